@@ -204,7 +204,7 @@ def test_healthy_with_a_service_for_rank_0(pods: World) -> None:
 
 
 def test_as_a_command(pods: World) -> None:
-    """Without --json, `python -m netcheck` prints the matrix and each step, and has an exit code."""
+    """`python -m netcheck` prints the matrix and each step in readable form, and has an exit code."""
     started = [pods.start(rank, variables=FOUR, module=("-m", "netcheck")) for rank in range(4)]
     shown = [process.communicate(timeout=300)[0] for process in started]
     assert [process.returncode for process in started] == [0] * 4

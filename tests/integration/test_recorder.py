@@ -1,7 +1,7 @@
-"""The recorder around the unmodified client: what a program hands over is recorded, and nothing else changes.
+"""The recorder around the unmodified client records the values that a program logs, and changes nothing else.
 
-Every test runs real programs as a rank's container would: the recorder's folder at the front of PYTHONPATH,
-and a tracker on loopback. What was recorded is compared with the rows that the tracker has.
+Every test runs real programs like a rank's container, with the recorder's folder at the front of PYTHONPATH
+and a tracker on loopback. The recorded values are compared with the rows in the tracker.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from harness.tracker.client.audit import EmbeddedAudit, collect
 
 NONCE = "0123abcd"
 Points = dict[tuple[str, int], str]
-"""(metric, step) → the value's exact text."""
+"""Maps (metric, step) to the exact text of the value."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recorder's folder, as the ConfigMap lays it out in a container."""
+    """Return the recorder's folder, with the same files as the ConfigMap in a container."""
     return lay_out(recorder.MOUNTED, tmp_path_factory.mktemp("recorder"))
 
 
 @dataclass
 class Ran:
-    """A program that ended: its output, the container's log, and what the recorder told."""
+    """A program that has ended, with its output, the container's log and the recorder's lines."""
 
     code: int
     output: str
@@ -62,7 +62,7 @@ class Ran:
         self.truth, self.own = collector.result(), collector.outside()
 
     def lines(self, rank: int = 0) -> list[TruthLine]:
-        """Return its ground truth, without what it says of its code."""
+        """Return a rank's ground truth, without its code facts and settings."""
         return [line for line in self.truth.get(rank, []) if line.kind not in ("code", "settings")]
 
     def points(self, rank: int = 0) -> Points:
@@ -75,7 +75,7 @@ class Ran:
         return account
 
     def entries(self, rank: int = 0) -> dict[tuple[str, str, str], int]:
-        """Return how many values were left out by key, type and reason."""
+        """Return the number of omitted values by key, type and reason."""
         lines = [line for line in self.lines(rank) if isinstance(line, TruthLeft)]
         return {entry[:3]: entry[3] for line in lines for entry in line.left}
 
@@ -91,7 +91,8 @@ Run = Callable[..., Ran]
 
 @pytest.fixture
 def ran(server: Server, folder: Path, tmp_path: Path) -> Run:
-    """Return ran(program, **environment): run it as a rank of the run of this test."""
+    """Return a function `ran(program, **environment)`, which runs a program as a rank that logs to this
+    test's run."""
 
     def run(program: str, *, options: tuple[str, ...] = (), **environment: str) -> Ran:
         log = tmp_path / "log"
@@ -122,7 +123,8 @@ def ran(server: Server, folder: Path, tmp_path: Path) -> Run:
 
 @pytest.fixture
 def kept(server: Server, tmp_path: Path) -> Callable[..., Points]:
-    """Return kept(): the points that the tracker has in the run of this test, without the client's own."""
+    """Return a function that returns the points in this test's run in the tracker, without the client's own
+    metrics."""
 
     def read(run_id: str = f"run-{tmp_path.name}") -> Points:
         written: dict[str, list[object]] = {"runs": [], "attachments": [], "points": [], "writers": []}
@@ -171,7 +173,8 @@ KINDS = """
 
 
 def test_recorded_values_equal_those_in_the_tracker(ran: Run, kept: Callable[..., Points]) -> None:
-    """Names, steps and values are those that the client sends, to the last bit. Others are left out."""
+    """Names, steps and values equal those that the client sends, to the last bit. Values that it does not
+    send are omitted."""
     done = ran(KINDS)
     assert done.code == 0, done.output
     points = done.points()
@@ -195,7 +198,7 @@ def test_recorded_values_equal_those_in_the_tracker(ran: Run, kept: Callable[...
 
 
 def test_a_value_refused_by_the_tracker_is_recorded(ran: Run, kept: Callable[..., Points]) -> None:
-    """The client leaves out a plain bool at once, and one of NumPy when it uploads."""
+    """The client omits a Python bool immediately, and a NumPy bool when it uploads."""
     done = ran("""
         import pluto, numpy
         run = pluto.init(name="node0")
@@ -209,7 +212,8 @@ def test_a_value_refused_by_the_tracker_is_recorded(ran: Run, kept: Callable[...
 
 @pytest.mark.nightly
 def test_steps_that_client_counts_are_right_with_many_threads(ran: Run, kept: Callable[..., Points]) -> None:
-    """No two calls of several threads get one step, and each is recorded with the one that is sent."""
+    """Calls from several threads get different steps, and each call is recorded with the step that is
+    sent."""
     program = """
         import pluto, threading, time
         class Slow(dict):  # other threads call while the client reads the metrics
@@ -235,7 +239,7 @@ def test_steps_that_client_counts_are_right_with_many_threads(ran: Run, kept: Ca
 def test_with_and_without_recorder_tracker_gets_same(
     ran: Run, kept: Callable[..., Points], tmp_path: Path
 ) -> None:
-    """Contract: it changes nothing of what the client does."""
+    """Contract: the recorder does not change the points that the client sends."""
     found = []
     for name, more in {"with": {}, "without": {"PYTHONPATH": ""}}.items():
         done = ran(KINDS, PLUTO_RUN_ID=f"{tmp_path.name}-{name}", **more)
@@ -245,7 +249,7 @@ def test_with_and_without_recorder_tracker_gets_same(
 
 
 def test_an_exception_leaves_no_end(ran: Run) -> None:
-    """A program that an exception ended may have had more to log, so its record does not end."""
+    """A program that was ended by an exception might have logged more, so its record has no end."""
     done = ran("""
         import pluto
         run = pluto.init(name="node0")
@@ -261,7 +265,8 @@ def test_an_exception_leaves_no_end(ran: Run) -> None:
     ("last", "ends"), [("sys.exit(0)", True), ("sys.exit(3)", True), ("os._exit(0)", False)]
 )
 def test_an_ordered_end_is_an_end(ran: Run, last: str, ends: bool) -> None:
-    """Also without finish(): the client's own comes first, at the exit."""
+    """The record has an end even without a call of finish(), because the client calls it at exit, before the
+    recorder ends."""
     done = ran(f"""
         import os, sys, pluto
         run = pluto.init(name="node0")
@@ -274,7 +279,7 @@ def test_an_ordered_end_is_an_end(ran: Run, last: str, ends: bool) -> None:
 
 @pytest.mark.nightly
 def test_children_of_a_rank_record_what_they_log(ran: Run) -> None:
-    """Each has a record of its own with its own end, and says whose child it is."""
+    """Each child process has its own record with its own end, and names its parent."""
     done = ran("""
         import atexit, multiprocessing, os, subprocess, sys, pluto
         CHILD = "import pluto; run = pluto.init(name='child'); run.log({'child': 1.0}, step=0); run.finish()"
@@ -299,7 +304,7 @@ def test_children_of_a_rank_record_what_they_log(ran: Run) -> None:
     pid = int(done.output.partition("PID ")[2].split()[0])
     parents = [line.parent for line in lines if isinstance(line, TruthStart)]
     assert parents == [None, pid, pid, pid], done.output
-    # The last one finished its run: a pool may kill it afterwards.
+    # The last child called finish(), after which a process pool may kill it.
     each = ["row", "row", "account"], ["row", "account"], ["row", "account"], ["row", "account", "account"]
     assert [line.kind for line in lines] == [kind for one in each for kind in ("start", *one, "end")]
     steps = {("loss", 0), ("loss", 1), ("loss", 50), ("loss", 51), ("child", 0)}
@@ -319,7 +324,8 @@ def test_a_program_without_a_rank_records_nothing(ran: Run) -> None:
 
 
 def test_a_rank_of_torchrun_that_never_logs_says_so(ran: Run) -> None:
-    """Its parent has no LOCAL_RANK, so it is the rank itself. A helper that it starts says nothing."""
+    """The parent of the process has no LOCAL_RANK, so the process is the rank itself. A helper process that
+    it starts records nothing."""
     done = ran(
         "import subprocess, sys; subprocess.run([sys.executable, '-c', 'pass'], check=True)", LOCAL_RANK="0"
     )
@@ -328,7 +334,7 @@ def test_a_rank_of_torchrun_that_never_logs_says_so(ran: Run) -> None:
 
 
 def test_a_failure_is_told_once_and_recorded(ran: Run, kept: Callable[..., Points]) -> None:
-    """What cannot be recorded reaches the tracker all the same, and the record says that it is not whole."""
+    """Values that cannot be recorded still reach the tracker, and the record is marked as incomplete."""
     done = ran("""
         import pluto
         run = pluto.init(name="node0")
@@ -347,7 +353,8 @@ def test_a_failure_is_told_once_and_recorded(ran: Run, kept: Callable[..., Point
 
 
 def test_a_client_that_is_not_as_expected_runs_on(ran: Run, tmp_path: Path, folder: Path) -> None:
-    """Another client of that name is left alone, and the log says that it is not recorded."""
+    """An unknown package with the client's name is not changed, and the log contains a message that it is not
+    recorded."""
     package = tmp_path / "other" / "pluto"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("from . import op")
@@ -358,7 +365,7 @@ def test_a_client_that_is_not_as_expected_runs_on(ran: Run, tmp_path: Path, fold
 
 
 def test_an_image_s_own_sitecustomize_still_runs(ran: Run, tmp_path: Path, folder: Path) -> None:
-    """And sys.path is what it would be without the recorder, so that no module of ours hides another."""
+    """sys.path is the same as without the recorder, so that no module of the recorder hides another one."""
     (tmp_path / "image").mkdir()
     (tmp_path / "image" / "sitecustomize.py").write_text("import builtins; builtins.image = 'its own'")
     program = "import json, sys, sitecustomize; print(json.dumps([image, sitecustomize.__file__, sys.path]))"
@@ -373,7 +380,7 @@ def test_outside_a_launch_nothing_is_prepared(ran: Run) -> None:
 
 
 def test_a_worker_that_records_too_has_both(ran: Run, tmp_path: Path) -> None:
-    """Its own record is the first one, and the termination message holds its digest alone."""
+    """The worker's own record comes first, and the termination message contains only its digest."""
     workers = Path(__file__).parents[2] / "harness" / "workers"
     done = ran(
         f"""
@@ -427,7 +434,7 @@ ODD = """
 
 
 def test_every_value_is_accounted_for_whatever_its_type(ran: Run, kept: Callable[..., Points]) -> None:
-    """Contract: each leaf was logged, or is named with its type and the reason why not."""
+    """Contract: each leaf value was logged, or is listed with its type and the reason why it was not."""
     done = ran(ODD)
     assert done.code == 0, done.output
     assert done.ended()
@@ -469,7 +476,8 @@ def test_every_value_is_accounted_for_whatever_its_type(ran: Run, kept: Callable
 def test_step_of_another_type_is_recorded_with_its_number(
     ran: Run, kept: Callable[..., Points], step: str, expected: str
 ) -> None:
-    """The client queues NumPy's steps as bytes, which it cannot send. The record says so, and has its end."""
+    """The client queues NumPy steps as bytes, which it cannot send. The record mentions this, and has an
+    end."""
     done = ran(f"""
         import numpy, pluto
         run = pluto.init(name="node0")
@@ -504,7 +512,7 @@ def test_a_run_that_sends_nothing_is_accounted_for(ran: Run, options: str, reaso
 
 
 def test_numbers_that_come_past_log_are_recorded(ran: Run, kept: Callable[..., Points]) -> None:
-    """As the client's own migration does it, and programs that know its queue."""
+    """The client's own migration, and programs that use the client's queue directly, do this."""
     done = ran("""
         import time, pluto
         run = pluto.init(name="node0")
@@ -520,7 +528,7 @@ def test_numbers_that_come_past_log_are_recorded(ran: Run, kept: Callable[..., P
 
 
 def test_a_client_whose_queue_is_unknown_says_so(ran: Run) -> None:
-    """What cannot be observed is never taken for logged."""
+    """Values that the recorder cannot observe never count as logged."""
     done = ran("""
         import pluto
         from pluto.sync.store import SyncStore
@@ -556,7 +564,7 @@ def test_the_second_init_of_a_process_is_marked(ran: Run) -> None:
 def test_how_the_client_was_made_is_recorded(
     ran: Run, kept: Callable[..., Points], given: dict[str, object], mode: str, uploads: bool
 ) -> None:
-    """A client that sends nothing is known by its settings; one that sends names its queue."""
+    """The settings show whether a client sends nothing, and otherwise contain its queue."""
     done = ran(f"""
         import pluto
         run = pluto.init(name="node0", settings={given!r})
@@ -569,7 +577,7 @@ def test_how_the_client_was_made_is_recorded(
 
 
 _ADVICE = "psutil.cpu_freq = lambda percpu=False: None"
-"""What the cause rank.no_cpu_frequency recommends."""
+"""The workaround that the action of rank.no_cpu_frequency recommends."""
 
 
 @pytest.mark.parametrize(
@@ -580,7 +588,8 @@ _ADVICE = "psutil.cpu_freq = lambda percpu=False: None"
 def test_client_starts_on_kernel_without_cpu_frequency(
     ran: Run, kept: Callable[..., Points], given: dict[str, str], own: str, starts: bool
 ) -> None:
-    """The recorder lets it start on the harness's own clusters, and records that. Elsewhere it fails."""
+    """On the harness's own clusters, the recorder enables the client to start, and records this. On other
+    clusters, the client fails."""
     assert _ADVICE in CAUSES["rank.no_cpu_frequency"].action
     done = ran(
         f"""

@@ -1,6 +1,6 @@
 """The recorder of an admitted pod around the unmodified client: digests in the log, judged with the tracker.
 
-Every test runs real programs with the recorder's folder on PYTHONPATH, as an admission policy has it, and a
+Every test runs real programs with the recorder's folder on PYTHONPATH, as the admission policy sets it, and a
 tracker on loopback.
 """
 
@@ -32,13 +32,13 @@ UID = "3f0c9a52-6a52-4d5e-8b0c-1d6a1f0d7e11"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recorder's folder, as the ConfigMap lays it out in a container."""
+    """Return the recorder's folder, with the same files as the ConfigMap in a container."""
     return lay_out(recorder.MOUNTED, tmp_path_factory.mktemp("recorder"))
 
 
 @dataclass
 class Job:
-    """The processes of one job, each with a log of its own, and the run that they share."""
+    """The processes of one job, each with its own log, and the run that they share."""
 
     server: Server
     folder: Path
@@ -129,7 +129,7 @@ LOGS = """
 
 @pytest.fixture(scope="module")
 def logged(server: Server, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """A job whose one rank has logged."""
+    """Return a job whose only rank has logged points."""
     job = Job(server, folder, tmp_path_factory.mktemp("logged"))
     job.run(LOGS)
     return job
@@ -215,7 +215,7 @@ RESUMED = """
 
 
 def test_a_resumed_rank_overwrites_its_own_points(job: Job) -> None:
-    """The second process begins in the middle of the first one's block."""
+    """The second process starts at a step in the middle of the first process's block."""
     job.run(RESUMED, STEPS="0-70")
     job.run(RESUMED, STEPS="45-90")
     findings = job.judge(0)
@@ -264,7 +264,7 @@ def test_crash_without_rank_records_points_its_client_dropped(job: Job) -> None:
 
 
 def test_the_program_itself_is_not_changed(job: Job) -> None:
-    """No exit function is replaced, and the sitecustomize of the image still runs."""
+    """No exit function is replaced, and the image's own sitecustomize still runs."""
     own = job.home / "image"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import os; os.environ['IMAGE'] = 'ran'\n")
