@@ -265,8 +265,8 @@ def test_a_program_that_is_not_there_is_named(pods: Pods, here: Path) -> None:
 
 
 def test_a_container_s_command_comes_as_it_is() -> None:
-    """Contract: Kubernetes replaces `$$` with `$` and expands `$(NAME)`, but the program receives the
-    original text."""
+    """Contract: Kubernetes replaces `$$` and `$(NAME)` in a container's command, so the supervisor's command
+    contains no `$`."""
     words = pod_script.supervised([], "/app/.torchrun", "/dev/shm/sync")
     assert not any("$" in word for word in words)
     assert sum(map(len, words)) < 16_000
