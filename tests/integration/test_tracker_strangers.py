@@ -131,14 +131,15 @@ def test_claims_of_two_launches_within_seconds(client: httpx.Client, run_id: str
 
 
 def test_a_run_that_somebody_made_without_a_claim(client: httpx.Client, run_id: str) -> None:
-    """Contract: a job that was not launched by the harness keeps its run id, too."""
+    """Contract: the run id of a job that the harness did not launch cannot be claimed, either."""
     create(client, run_id)
     with pytest.raises(HarnessError, match=r"its run .* was created at"):
         claimed(client, run_id, OURS)
 
 
 def test_a_claim_that_was_not_used_is_given_up(server: Server, client: httpx.Client, run_id: str) -> None:
-    """Contract: a launch that never wrote does not keep its run id, but a launch that wrote does."""
+    """Contract: after a release, the run id is free if the launch never wrote to the run, and is otherwise
+    still claimed."""
     claimed(client, run_id, OURS)
     release(client, OURS)
     claimed(client, run_id, THEIRS)
