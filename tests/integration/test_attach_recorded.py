@@ -244,9 +244,8 @@ def test_ranks_in_two_runs_fail_with_both_runs(recorded: Recorded) -> None:
     recorded.serve()
     verdict = recorded.attach().verdict
     assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.split_runs")
-    assert (
-        1 in verdict.ranks
-    )  # In this test, both pods have this machine's host name, so each attachment belongs to both.
+    # In this test, both pods have this machine's host name, so each attachment belongs to both.
+    assert 1 in verdict.ranks
     assert "rank 1 logged 200 points to run E2E-" in verdict.explanation
     assert "(id another)" in verdict.explanation
     assert check(verdict, "no-lost-points").result == "UNKNOWN"

@@ -39,9 +39,8 @@ class Account:
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command in the account's home, with a login's environment and these variables."""
         env = {"HOME": str(self.home), "USER": self.name, "LOGNAME": self.name, "PATH": "/usr/bin:/bin"}
-        env["LD_LIBRARY_PATH"] = str(
-            VISIBLE / "python" / "lib"
-        )  # This is needed for an interpreter with its own libpython.
+        # An interpreter with its own libpython needs this path.
+        env["LD_LIBRARY_PATH"] = str(VISIBLE / "python" / "lib")
         env |= {name: os.environ[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if name in os.environ}
         mounts = [f"mount -t tmpfs -o mode=0755 tmpfs {VISIBLE}"]
         for name, folder in self.binds.items():
