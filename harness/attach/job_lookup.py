@@ -80,8 +80,8 @@ def find(
 ) -> AttachedJob:
     """Return the job. If it does not exist or has no pods, retry for `wait` seconds.
 
-    A konduktor job can be named as in its job file. As long as this function waits for such a job,
-    it ignores JobSets that have ended, because they belong to earlier launches.
+    For a konduktor job, the name may be the one in its job file. While waiting for such a job, this function
+    ignores JobSets that have ended, because they belong to earlier launches.
 
     Raises UsageError if the job does not exist or if the target matches several jobs, and HarnessError if the
     job cannot be read.

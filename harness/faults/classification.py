@@ -1,8 +1,8 @@
-"""Classify faults by how they are injected.
+"""Classify faults by the ways in which they are injected.
 
-Each scope, target, kind of change to the job, and kind of command or signal with its timing is a way to
-inject a fault. `make test` injects at least one fault for each way, each family of causes and each kind of
-verdict (tests/unit/faults/test_classification.py).
+A way is a scope, a target, a kind of change to the job, or a kind of command or signal together with its
+timing. `make test` injects at least one fault for each way, each family of causes and each kind of verdict
+(tests/unit/faults/test_classification.py).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def ways(fault: Fault) -> set[str]:
 def family(fault: Fault) -> str | None:
     """Return the family of the expected cause. None means that a PASS or a refusal is expected.
 
-    All causes that netcheck reports explain why ranks cannot meet, so they belong to the family `rendezvous`.
-    All causes that acceptance tests report form one family.
+    All causes that netcheck reports explain why ranks cannot connect to each other, so they belong to the
+    family `rendezvous`. All causes that acceptance tests report form one family.
     """
     if fault.target == "acceptance":
         return "acceptance"

@@ -1,7 +1,6 @@
 """Periodically check whether the API server responds.
 
-Watches cannot show this, because a hanging server sends no events, and neither does a cluster in which
-nothing changes.
+Watches cannot show this: no events arrive if the server hangs, but also if nothing in the cluster changes.
 """
 
 from __future__ import annotations

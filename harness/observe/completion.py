@@ -93,8 +93,8 @@ class CompletionDetector(LaunchState):
     container: str = ""
     """The name of the container in which the ranks run."""
     admission_seconds: float = 300.0
-    """The number of seconds in which Kueue must admit the job. After that, the job would not have enough time
-    to run."""
+    """The number of seconds within which Kueue must admit the job. If it is admitted later, too little time
+    is left for it to run."""
     hopeless: set[str] = field(default_factory=set)
     """Controller actions that the API server refuses because of a policy, quota or webhook."""
     failed: dict[str, str] = field(default_factory=dict)
@@ -205,9 +205,9 @@ class CompletionDetector(LaunchState):
         return None
 
     def _untold(self, item: Object) -> bool:
-        """Return whether a TorchrunJob has not yet reported that its JobSet ended, but might still do so.
+        """Return whether to keep waiting for a TorchrunJob to report in its status that its JobSet has ended.
 
-        The verdict needs this report.
+        The verdict depends on this status.
         """
         unreported = [j for j in self.all("torchrunjob") if not (j.get("status") or {}).get("completionTime")]
         return bool(unreported) and not self._lasts(item, "told", True)
@@ -305,7 +305,7 @@ class CompletionDetector(LaunchState):
             name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
             is_waiting = uid in unschedulable and not autoscalers.adds_node(reports.get(uid, []))
             misfit = never_fits(pod, self.all("node")) if is_waiting else None
-            # Evaluate all timers before the `or` below, which could skip them.
+            # Evaluate all timers first, because the `or` below short-circuits.
             long = self._lasts(pod, "unschedulable", is_waiting)
             others_decided = self._lasts(pod, "others", is_waiting, part="scheduling") or self._all_decided()
             if (self._lasts(pod, "never", bool(misfit)) and others_decided) or long:

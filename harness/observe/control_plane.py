@@ -27,7 +27,7 @@ def _nothing() -> str | None:
 
 @dataclass
 class ControlPlane:
-    """The control plane of a cluster, as its provider sees it.
+    """The control plane of a cluster, as reported by its provider.
 
     `deleted` returns a sentence if the cluster was deleted, and `stopped` returns a sentence if its control
     plane is stopped. Otherwise, they return None. Both query the provider.
@@ -40,7 +40,7 @@ class ControlPlane:
     def due(self, silence: float) -> bool:
         """Return whether to query the provider now.
 
-        The API server has not responded for `silence` seconds.
+        `silence` is the number of seconds for which the API server has not responded.
         """
         if silence < FIRST_SECONDS:
             self._next = FIRST_SECONDS

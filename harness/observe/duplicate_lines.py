@@ -15,7 +15,7 @@ class KnownLines:
         self._last, self._lines = b"", 0
         self._skipping, self._skipped = False, 0
         self.tail = b""
-        """A last line without a line ending. It is written when the end of the log is reached."""
+        """The last line, if it has no line ending yet. It is written when the end of the log is reached."""
         self.strange = False
         """Whether a line without a timestamp was read. Such lines do not belong to the log."""
 

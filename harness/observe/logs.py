@@ -2,9 +2,9 @@
 
 A thread follows each log, with the kubelet's timestamps, once the container is running or has ended. If the
 connection breaks, the thread rereads the log and skips the lines that it has already read. If a log cannot be
-read to the end, `on_gap` is called. A line without a timestamp is a message from the kubelet: for a container
-that it has removed, or while containerd is restarting, it responds with 200 and "unable to retrieve container
-logs".
+read to the end, `on_gap` is called. A line without a timestamp is an error message from the kubelet and not
+part of the log. If the container has been removed or containerd is restarting, the kubelet responds with
+status 200 and the text "unable to retrieve container logs".
 
 The kubelet sends a followed log line by line, which is several times slower than reading without `follow`.
 Therefore, if a thread is still reading some time after the container has ended, it reads the remaining lines

@@ -312,7 +312,7 @@ class LaunchObserver:
     def _log(self, life: Life, text: str) -> None:
         with suppress(HarnessError):
             self._writer.log(life.pod, life.container, text)
-        if "@" in text:  # All marks for the harness contain "@", and most text does not.
+        if "@" in text:  # Every mark contains "@", which is rare in other lines.
             self._marked(life, text)
 
     def _marked(self, life: Life, text: str) -> None:

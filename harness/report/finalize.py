@@ -95,7 +95,7 @@ def _write_report_files(context: RecordedContext, bundle: Bundle, verdict: Verdi
 def tidy(context: RunContext, *spare: Path) -> None:
     """Remove the bundles that exceed the `keep_runs` setting, except those in `spare`.
 
-    Failures are reported as progress and do not change the verdict.
+    A failure is only printed as a progress message and does not change the verdict.
     """
     settings, progress = context.settings, context.progress
     try:

@@ -86,7 +86,8 @@ def bisect(
 
 
 def _list_versions(end_versions: Versions, file: Path, context: RunContext) -> Versions:
-    """Return all versions between the two ends, as listed in an earlier process's file or in the index."""
+    """Return all versions between the two ends, from the file that an earlier process wrote or from the
+    index."""
     try:
         versions_found = tuple(Version(**each) for each in json.loads(file.read_text()))
         return replace(end_versions, versions=versions_found)

@@ -1,4 +1,4 @@
-"""Jobs of others as an API server shows them, small and written by hand."""
+"""Small, handwritten API objects of jobs that the harness did not launch."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def state(code: int | None, when: float = 50, **more: Any) -> Object:
 def pod(
     index: int, code: int | None = 0, *, job_name: str = "train", kind: str = "Job", **more: Any
 ) -> Object:
-    """Return the pod of a rank, which ended with `code` or still runs (None)."""
+    """Return the pod of a rank that exited with `code`, or that is still running if `code` is None."""
     name = more.pop("name", f"{job_name}-{index}-abcd{index}")
     labels = {INDEX: str(index), "job-name": job_name, **more.pop("labels", {})}
     phase = {None: "Running", 0: "Succeeded"}.get(code, "Failed")
@@ -118,7 +118,7 @@ def event(name: str, kind: str, about: str, reason: str, message: str, **more: A
 
 
 def serve(api: BundleApi, job: dict, *pods: dict, **logs: str) -> None:
-    """Serve one Job with its pods. `logs` are by the index of the pod, as in r0=…"""
+    """Serve one Job with its pods. `logs` contains the logs by pod index, for example r0=…."""
     api.objects["job"], api.objects["pod"] = [job], list(pods)
     for pod in pods:
         index = pod["metadata"]["annotations"][INDEX]

@@ -1,4 +1,4 @@
-"""Build the wheel of this checkout as a user gets it: offline, and from an sdist."""
+"""Build the wheel of this checkout as a user would: offline, from an sdist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(command: list[object], folder: Path, code: int = 0) -> str:
-    """Return a program's stdout, in an environment without any trace of the checkout."""
+    """Run a program in an environment without any reference to the checkout, and return its stdout."""
     env = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
     done = subprocess.run(
         [str(word) for word in command],

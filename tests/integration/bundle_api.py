@@ -1,6 +1,6 @@
 """An API server on loopback that serves the objects and logs of a recorded bundle, read-only.
 
-It records every request. A kind can be forbidden, as to a user without the right to list it.
+It records every request. Access to a kind can be forbidden, as for a user without permission to list it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RESOURCES = {each.kind.name: each for each in (*TARGETS, *AROUND)}
 
 
 class BundleApi(ThreadingHTTPServer):
-    """Serves `objects` (kind → objects) and `logs` ((pod, container) → text)."""
+    """Serves `objects`, which maps kinds to objects, and `logs`, which maps (pod, container) to text."""
 
     daemon_threads = True
 
@@ -40,20 +40,21 @@ class BundleApi(ThreadingHTTPServer):
         self.forbidden: set[str] = set()
         self.unserved: set[str] = set()
         self.secrets: dict[str, dict[str, str]] = {}
-        """Name of a Secret → its data, in base64."""
+        """Maps the name of each Secret to its data in base64."""
         self.services: dict[str, str] = {}
-        """"<namespace>/<name>:<port>" of a Service → the URL of its server, which the proxy reaches."""
+        """Maps "<namespace>/<name>:<port>" of each Service to the URL to which the proxy forwards
+        requests."""
         self.requests: list[tuple[str, str]] = []
         self.page = 500
         self.before: Callable[[str], None] = lambda path: None
         self.refusal: Callable[[str, dict[str, str]], int | None] = lambda path, query: None
-        """The status with which a request of a path and query fails, or None."""
+        """Returns the HTTP status with which a request for a path and query fails, or None."""
         self.changes: dict[str, queue.Queue[Object | None]] = {name: queue.Queue() for name in RESOURCES}
-        """Kind → what a watch of it reports. None ends the watch."""
+        """Maps each kind to the events that its watch reports. None ends the watch."""
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def change(self, kind: str, item: Object, change: str = "MODIFIED") -> None:
-        """Send a change of an object to the watch of its kind, and serve the object's new state."""
+        """Send an object's change to the watch of its kind, and serve the object's new state."""
         others = [each for each in self.objects[kind] if each["metadata"]["name"] != item["metadata"]["name"]]
         self.objects[kind] = others if change == "DELETED" else [*others, item]
         self.changes[kind].put({"type": change, "object": item})
@@ -176,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, {"metadata": {"name": name}, "data": data})
 
     def _proxy(self, service: str, rest: str) -> None:
-        """Forward a request as the API server's proxy does: without the header Authorization."""
+        """Forward a request as the API server's proxy does, which removes the Authorization header."""
         server = self.server.services.get(service)
         name = service.partition("/")[2].partition(":")[0]
         user = "u" if self.headers["Authorization"] == f"Bearer {TOKEN}" else "system:anonymous"
@@ -235,7 +236,7 @@ def _status(code: int, reason: str, message: str) -> Object:
 
 
 def _discovery(path: str) -> Object | None:
-    """Return the document of the API's discovery at a path, or None."""
+    """Return the API discovery document at a path, or None."""
     versions = {each.kind.api_version for each in RESOURCES.values()}
     groups: dict[str, list[Object]] = {}
     for version in sorted(versions - {"v1"}):
@@ -268,7 +269,7 @@ def _discovery(path: str) -> Object | None:
 
 
 def _resource(path: str) -> tuple[Resource, str] | None:
-    """Return the resource of a path, and the name of one object or ""."""
+    """Return the resource in a path, and the name of the object, or "" for a list."""
     words = path.strip("/").split("/")
     for resource in RESOURCES.values():
         root = resource.path("NAMESPACE").strip("/").split("/")

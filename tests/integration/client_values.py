@@ -1,6 +1,6 @@
-"""Log odd names, values and steps with the real pluto client. Not a test: test_client_rules.py runs it.
+"""Log unusual names, values and steps with the real Pluto client. Not a test: test_client_rules.py runs it.
 
-A step that Pluto refuses takes the whole request with it, so each of those is logged by a process of its own.
+If Pluto rejects a step, the whole request is lost, so each such step is logged by its own process.
 """
 
 import decimal

@@ -1,4 +1,5 @@
-"""Fixtures of the tests with real servers. A test file whose server has options has its own."""
+"""Fixtures for tests with real servers. Test files that need other server options define their own
+fixtures."""
 
 from __future__ import annotations
 
@@ -28,21 +29,21 @@ from harness.tracker.client.audit import EmbeddedAudit, collect
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Four pods in network namespaces, for each test file."""
+    """Return four pods in network namespaces, shared by the tests in a file."""
     with world(tmp_path_factory.mktemp("world")) as made:
         yield made
 
 
 @pytest.fixture
 def pods(four: World) -> Iterator[World]:
-    """Four pods without network rules."""
+    """Return the four pods, after all network rules have been removed."""
     yield four
     four.reset()
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The tracker on loopback, one for each test file."""
+    """Return a tracker on loopback, shared by the tests in a file."""
     server = Server(tmp_path_factory.mktemp("tracker")).start()
     yield server
     server.stop()
@@ -50,7 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def api() -> Iterator[BundleApi]:
-    """A read-only API server on loopback with four nodes and the namespace `team`."""
+    """Return a read-only API server on loopback with four nodes and the namespace `team`."""
     server = BundleApi()
     server.objects["namespace"] = [{"metadata": {"name": "team", "uid": "team", "resourceVersion": "1"}}]
     server.objects["node"] = [attached_jobs.node(f"node-{n}") for n in range(4)]
@@ -61,7 +62,7 @@ def api() -> Iterator[BundleApi]:
 
 @pytest.fixture
 def settings(api: BundleApi, tmp_path: Path) -> Settings:
-    """Settings with the kubeconfig of `api`."""
+    """Return settings with the kubeconfig of `api`."""
     folders = {
         "runs_dir": tmp_path / "runs",
         "state_dir": tmp_path / "state",
@@ -72,7 +73,7 @@ def settings(api: BundleApi, tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def attached(settings: Settings) -> Callable[..., Outcome]:
-    """A function that attaches to a job of `api`. Its options are those of the session."""
+    """Return a function that attaches to a job in `api`. Keyword arguments are the fields of Options."""
 
     def run(word: str = "job/train", *, selector: str = "", **options: Any) -> Outcome:
         context = RunContext(settings=settings, progress=lambda _: None)

@@ -1,7 +1,8 @@
 """A real DNS server for tests: records, NXDOMAIN with SOA, a negative cache, silence, delay, errors.
 
-It caches "no such name" by name and type, as CoreDNS does, or by name alone (`shared`), as RFC 2308 has it.
-As a program it reads its zone from a JSON file that may change: `python dns_server.py FILE ADDRESS PORT`.
+It caches "no such name" by name and type, as CoreDNS does, or by name alone (`shared`), as RFC 2308
+specifies. If it runs as a program (`python dns_server.py FILE ADDRESS PORT`), it reads its zone from a JSON
+file, which may change.
 """
 
 from __future__ import annotations
@@ -20,23 +21,25 @@ A, AAAA, SOA = 1, 28, 6
 
 @dataclass(frozen=True)
 class Zone:
-    """`records`: full name → addresses. `ttl`: seconds of a negative answer. `since`: seconds after the first
-    question until when there are no records.
+    """`records` maps full names to addresses. `ttl` is the TTL of a negative response in seconds. `since` is
+    the number of seconds after the first query during which there are no records.
     """
 
     records: dict[str, list[str]] = field(default_factory=dict)
     ttl: int = 30
     cache: str = ""
-    """"" for none, "type" by name and type, "shared" by name alone."""
+    """The key of the negative cache: "type" for name and type, "shared" for the name alone, or "" for no
+    cache."""
     silent: bool = False
     code: int = 0
     delay: float = 0.0
     truncate: bool = False
-    """Over UDP, say that the answer does not fit."""
+    """Whether UDP responses are marked as truncated."""
 
 
 class Server:
-    """Answers over UDP and TCP in threads. `zone` may be replaced at any time; `asked` lists (name, type)."""
+    """Responds over UDP and TCP in threads. `zone` can be replaced at any time. `asked` contains the (name,
+    type) of each query."""
 
     def __init__(self, zone: Zone, address: str = "127.0.0.1", port: int = 0) -> None:
         self.zone = zone
@@ -53,7 +56,8 @@ class Server:
         threading.Thread(target=self._serve_tcp, daemon=True).start()
 
     def close(self) -> None:
-        """Stop. A thread that waits for a question would keep the port."""
+        """Stop the server, including threads that are waiting for a query, which would otherwise keep the
+        port in use."""
         self._closed = True
         self._tcp.shutdown(socket.SHUT_RDWR)
         self._tcp.close()
@@ -84,7 +88,7 @@ class Server:
                     connection.sendall(struct.pack("!H", len(answer)) + answer)
 
     def answer(self, question: bytes, over_udp: bool) -> bytes | None:
-        """Return the answer to one message, or None for silence."""
+        """Return the response to one message, or None for no response."""
         zone, at = self.zone, 12
         labels = []
         while question[at]:
@@ -133,7 +137,7 @@ class Server:
 
 
 def main(path: str, address: str, port: int) -> None:
-    """Serve the zone of a file, which may change."""
+    """Serve the zone in a file, which may change."""
     server = Server(Zone(silent=True), address, port)
     last = ""
     while True:

@@ -1,4 +1,4 @@
-"""A real `mlflow server` on loopback, and a venv with it that is kept in the harness's cache."""
+"""A real `mlflow server` on loopback. Its venv is kept in the harness's cache."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ LOCK = ROOT / "locks" / "mlflow.txt"
 
 
 def python() -> Path:
-    """Return the Python of a venv with mlflow and Pluto's client. The first time it takes some 20 seconds."""
+    """Return the Python interpreter of a venv with mlflow and Pluto's client. Creating the venv takes about
+    20 seconds."""
     made_of = hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:12]
     root = Settings().cache_dir / "venvs"
     venv = root / f"mlflow-{made_of}"
@@ -53,7 +54,8 @@ def python() -> Path:
 
 
 class MlflowServer:
-    """`start` returns once it answers; `kill` is a SIGKILL; both again and again on one database."""
+    """`start` returns once the server responds, and `kill` sends SIGKILL. The server can be restarted
+    repeatedly with the same database."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -99,14 +101,15 @@ class MlflowServer:
         return self
 
     def kill(self) -> None:
-        """End it and its workers at once."""
+        """Kill the server and its workers immediately."""
         self.signal(signal.SIGKILL)
         if self._process:
             self._process.wait(15)
             self._process = None
 
     def signal(self, number: int) -> None:
-        """Send a signal to the server and its workers. SIGSTOP: it takes requests and answers none."""
+        """Send a signal to the server and its workers. After SIGSTOP, the server accepts connections but does
+        not respond."""
         if self._process:
             os.killpg(self._process.pid, number)
 
@@ -114,14 +117,14 @@ class MlflowServer:
         return {"MLFLOW_TRACKING_URI": self.url, "MLFLOW_DISABLE_TELEMETRY": "true"}
 
     def runs(self) -> list[dict[str, Any]]:
-        """Return all runs of all experiments, as the server's own API gives them."""
+        """Return all runs in all experiments, as returned by the server's own API."""
         experiments = self.ask("experiments/search", {"max_results": 100})["experiments"]
         ids = [one["experiment_id"] for one in experiments]
         found: list[dict[str, Any]] = self.ask("runs/search", {"experiment_ids": ids}).get("runs", [])
         return found
 
     def values(self, run: dict[str, Any]) -> dict[str, dict[int, list[float]]]:
-        """Return all values of each step of each metric: MLflow keeps every one that was ever logged."""
+        """Return all values for each step of each metric. MLflow keeps every value that was ever logged."""
         found: dict[str, dict[int, list[float]]] = {}
         for one in run["data"]["metrics"]:
             steps: dict[int, list[float]] = defaultdict(list)

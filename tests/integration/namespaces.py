@@ -1,7 +1,7 @@
-"""Pods without a cluster: Linux network namespaces, each with a host name, a resolv.conf and a hosts file.
+"""Simulate pods with Linux network namespaces, each with a host name, a resolv.conf and a hosts file.
 
-Each has a link of its own to a router, which forwards as a node does. Rules of iptables in the router are
-rules in the node. A DNS server runs in the router. Root is needed.
+Each pod has its own link to a router, which forwards packets as a node does. iptables rules in the router act
+as rules on the node. A DNS server runs in the router. This requires root.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ GATE = """import sys, netcheck.__main__ as netcheck
 print("ready", flush=True)
 sys.stdin.readline()
 sys.exit(netcheck.main(["--json", *sys.argv[1:]]))"""
-"""netcheck that waits for a line, so that on a busy machine, too, all ranks begin together."""
+"""A program that runs netcheck after it has read a line, so that all ranks start together even on a busy
+machine."""
 PYTHON = getattr(sys, "_base_executable", sys.executable)
-"""The interpreter without what is installed for the tests, as in a pod."""
+"""The Python interpreter without the packages installed for the tests, as in a pod."""
 _NUMBERS = itertools.count()
 ROOT = Path(__file__).resolve().parents[2]
 DOMAIN = "pods.team.svc.cluster.local"
@@ -33,7 +34,7 @@ DOMAIN = "pods.team.svc.cluster.local"
 
 
 def run(*command: str) -> str:
-    """Run a command. Raises RuntimeError with what it said."""
+    """Run a command. Raises RuntimeError with the command's output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
@@ -64,14 +65,14 @@ class World:
             raise
 
     def pod(self, index: int) -> str:
-        """The name of a rank's network namespace."""
+        """Return the name of a rank's network namespace."""
         return f"{self._name}-{index}"
 
     def address(self, index: int) -> str:
         return f"10.77.{index}.2" if 4 in self._versions else f"fd77:{index}::2"
 
     def healthy(self) -> Zone:
-        """Every rank has its record."""
+        """Return a zone in which every rank has a record."""
         return Zone({f"job-{index}.{DOMAIN}.": [self.address(index)] for index in range(self.size)})
 
     def _build(self) -> None:
@@ -87,10 +88,12 @@ class World:
         subprocess.run(batch, input="\n".join(links).encode(), check=True)
         for key in ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"):
             run(*self._in(self.gateway, "sysctl", "-qw", f"{key}=1"))
-        # A node sends one ICMP error per second and receiver. A test must not depend on which one it is.
+        # By default, a node sends one ICMP error per second to each receiver. Tests must not depend on which
+        # packet gets it.
         run(*self._in(self.gateway, "sysctl", "-qw", "net.ipv4.icmp_ratelimit=0"))
         for index in range(self.size):
-            # A port without a listener says so each time: a kernel sends but a few ICMP errors a second.
+            # Every connection to a closed port gets an error. By default, a kernel sends only a few ICMP
+            # errors per second.
             run(
                 *self._in(
                     self.pod(index),
@@ -120,7 +123,7 @@ class World:
         run("ip", "-n", name, "link", "set", "lo", "up")
 
     def close(self) -> None:
-        """Remove every namespace, with what runs in it."""
+        """Remove every namespace, with the processes in it."""
         if self._dns:
             self._dns.kill()
             self._dns.wait()
@@ -135,27 +138,27 @@ class World:
         return ["ip", "netns", "exec", name, *command]
 
     def iptables(self, name: str, rule: str) -> None:
-        """Add a rule in a namespace: of `pod(i)`, or of `gateway`, where it is a rule in the node."""
+        """Add an iptables rule in a namespace: in `pod(i)`, or in `gateway`, which represents the node."""
         self._ruled.add(name)
         run(*self._in(name, "iptables", *rule.split()))
 
     def rule(self, rule: str) -> None:
-        """Add a rule to the routing policy of the node."""
+        """Add a rule to the node's routing policy."""
         self._routing.append(rule)
         run("ip", "-n", self.gateway, "rule", "add", *rule.split())
 
     def mtu(self, index: int, size: int) -> None:
-        """Let the router's end of a pod's link carry packets of this size; the pod's end does not know."""
+        """Set the MTU of the router's end of a pod's link. The MTU of the pod's end does not change."""
         self._narrow.add(index)
         run("ip", "-n", self.gateway, "link", "set", f"p{index}", "mtu", str(size))
 
     def version_4_alone(self, index: int) -> None:
-        """Take the IPv6 address from a pod."""
+        """Remove a pod's IPv6 address."""
         self._version_4.add(index)
         run("ip", "-n", self.pod(index), "-6", "addr", "flush", "dev", self._interface)
 
     def reset(self) -> None:
-        """Take every rule, link setting and change of the zone back."""
+        """Undo all rules, link settings and changes of the zone."""
         for name in self._ruled:
             for table in ("filter", "nat"):
                 run(*self._in(name, "iptables", "-t", table, "-F"))
@@ -175,7 +178,7 @@ class World:
             self.serve(self.healthy())
 
     def serve(self, zone: Zone) -> None:
-        """Let the DNS server have this zone."""
+        """Make the DNS server serve this zone."""
         self.zone, path = zone, self._folder / "zone.json"
         temporary = path.with_suffix(".new")
         temporary.write_text(json.dumps(asdict(zone)))
@@ -202,7 +205,8 @@ class World:
         host: int | None = None,
         module: tuple[str, ...] = ("-c", GATE),
     ) -> subprocess.Popen[str]:
-        """Start Python in a pod, with the variables of a job of all pods. `setup`: a shell command first."""
+        """Start Python in a pod, with the environment of a job of all pods. `setup` is a shell command that
+        runs first."""
         own = f"job-{index if host is None else host}"
         server = nameserver or (f"10.77.{index}.1" if 4 in self._versions else f"fd77:{index}::1")
         resolv, hosts = self._folder / f"resolv{index}", self._folder / f"hosts{index}"
@@ -244,7 +248,7 @@ class World:
 
 @contextlib.contextmanager
 def world(folder: Path, **options: object) -> Iterator[World]:
-    """A world that is removed in all cases."""
+    """Yield a World, and remove it even if the test fails."""
     made = World(folder, **options)  # type: ignore[arg-type]
     try:
         yield made

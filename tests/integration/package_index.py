@@ -1,4 +1,4 @@
-"""A package index on loopback, with the JSON API of package indexes, and wheels for it."""
+"""A package index on loopback that serves the JSON API of package indexes, and wheels for it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ def wheel(folder: Path, name: str, version: str, needs: str = "", tag: str = "py
 
 @contextmanager
 def serving(root: Path, about: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the URL of an index of the files in the folders of `root`.
-
-    `about` maps the name of a file to more fields of the API, such as "yanked" or "upload-time".
+    """Yield the URL of an index that serves the files in the folders in `root`. `about` maps file names to
+    additional API fields, such as "yanked" or "upload-time".
     """
 
     class Handler(BaseHTTPRequestHandler):

@@ -15,14 +15,15 @@ from urllib.parse import urlsplit
 
 @dataclass
 class ProxyServer:
-    """A running proxy. `asked` has a line for each request that it accepted, `refused` one for each other."""
+    """A running proxy. `asked` contains a line for each accepted request, and `refused` a line for each
+    rejected one."""
 
     port: int
     credentials: str = ""
     asked: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     elsewhere: dict[str, int] = field(default_factory=dict)
-    """The port on loopback that stands for a host, by the host's name."""
+    """Maps host names to the loopback ports to which requests for these hosts are sent."""
 
     @property
     def url(self) -> str:
@@ -35,7 +36,7 @@ class ProxyServer:
 
 @contextmanager
 def proxy_server(credentials: str = "") -> Iterator[ProxyServer]:
-    """Serve until the end of the block. `credentials` is USER:PASSWORD, or "" if none are required."""
+    """Run a proxy until the end of the block. `credentials` is USER:PASSWORD, or "" if none are required."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_CONNECT(self) -> None:

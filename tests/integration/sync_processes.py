@@ -1,4 +1,4 @@
-"""A receiver as a real process, spoken to through pipes that can be cut."""
+"""A receiver in a real process, connected through pipes that can be interrupted."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from harness.torchrun_sync.channel import Channel, Cut, Open
 
 @dataclass
 class PipeChannel:
-    """stdin and stdout of a process, with deadlines. `cut_after`: bytes to it until the connection breaks."""
+    """The stdin and stdout of a process, with deadlines. The connection breaks after `cut_after` bytes were
+    sent to the process."""
 
     process: subprocess.Popen[bytes]
     cut_after: int | None = None
     leave_open: bool = False
-    """A cut that the receiver does not see: no end of its stdin comes."""
+    """Whether the receiver does not notice the broken connection, because its stdin stays open."""
     sent: int = 0
 
     def __post_init__(self) -> None:
@@ -64,12 +65,12 @@ class PipeChannel:
 
 @dataclass
 class Pod:
-    """The folders of a pod, and every receiver that was started in it."""
+    """The folders of a pod, and all receivers that were started in it."""
 
     mount: Path
     control: Path
     cuts: list[int | None] = field(default_factory=list)
-    """After how many bytes each connection breaks, the first one first; none breaks afterwards."""
+    """The number of bytes after which each connection breaks, in order. Later connections do not break."""
     leave_open: bool = False
     channels: list[PipeChannel] = field(default_factory=list)
 
@@ -94,7 +95,7 @@ class Pod:
         return self.channels[-1]
 
     def end(self) -> list[int]:
-        """Wait for the receivers. Return their exit codes."""
+        """Wait for the receivers to exit, and return their exit codes."""
         codes = []
         for channel in self.channels:
             channel.leave_open = False
@@ -113,7 +114,8 @@ def pod(folder: Path, cuts: list[int | None] | None = None) -> Pod:
 
 
 def seen(top: Path, hidden: Callable[[str], bool] = lambda name: name == ".torchrun") -> dict[str, object]:
-    """Return every path below a mount: mode and content, link target, or mode of a folder."""
+    """Return every path below a mount, mapped to the file's mode and content, the link's target or the
+    folder's mode."""
     found: dict[str, object] = {}
     current = top / ".torchrun" / "current"
     shown = {each.name for each in top.iterdir() if not hidden(each.name)}

@@ -1,4 +1,4 @@
-"""`harness attach` against an API server on loopback: verdicts, requests and missing rights."""
+"""`harness attach` with an API server on loopback: verdicts, requests and missing permissions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def test_rank_that_failed_first_is_named_with_its_error(api, attached):
 
 
 def test_a_peer_that_lost_its_connection_is_not_accused(api, attached):
-    """Contract: where only the consequence is left, because the other pod is gone, the verdict is UNKNOWN."""
+    """Contract: if only the consequence is left, because the other pod no longer exists, the verdict is
+    UNKNOWN."""
     failed = jobs.job(
         "train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "Job has reached the limit")
     )
@@ -82,7 +83,7 @@ def test_a_peer_that_lost_its_connection_is_not_accused(api, attached):
 
 @pytest.mark.parametrize("terminal", ["Complete", "Failed"])
 def test_a_job_whose_pods_are_gone_is_unknown(terminal, api, attached):
-    """Contract: nobody is accused of a pod that a controller or a TTL has removed."""
+    """Contract: if a controller or a TTL has removed the pods, no rank and no client is accused."""
     serve(api, jobs.job("train", 2, jobs.condition(terminal, "BackoffLimitExceeded", "limit")))
     verdict = attached().verdict
     assert (verdict.verdict, verdict.cause) == (
@@ -93,7 +94,7 @@ def test_a_job_whose_pods_are_gone_is_unknown(terminal, api, attached):
 
 
 def test_a_rank_that_torchrun_put_into_another_pod(api, attached):
-    """Contract: under c10d, pod 0 can have rank 1. The rank that torchrun's report names is accused."""
+    """Contract: with c10d, rank 1 can be in pod 0. The rank in torchrun's report is accused."""
     report = [
         "E1129 00:42 25 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 3)",
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
@@ -112,7 +113,8 @@ def test_a_rank_that_torchrun_put_into_another_pod(api, attached):
 
 
 def test_running_job_shows_who_is_silent_for_longest_time(api, attached):
-    """Contract: a picture of a job that hangs is UNKNOWN, with the last line of each rank and its age."""
+    """Contract: the verdict on a job that is hanging is UNKNOWN, with the last line of each rank and its
+    age."""
     serve(
         api,
         jobs.job("train", 2, active=2),
@@ -127,7 +129,8 @@ def test_running_job_shows_who_is_silent_for_longest_time(api, attached):
 
 
 def test_a_restarted_container_is_judged_by_its_previous_log(api, attached):
-    """Contract: what happened before is rebuilt from the status and the log of the previous execution."""
+    """Contract: the container's previous end is reconstructed from its status and the log of its previous
+    instance."""
     before = {"restartCount": 2, "lastState": jobs.state(1, 30)}
     pods = [jobs.pod(0, None), jobs.pod(1, None, container=before)]
     serve(api, jobs.job("train", 2, active=2), *pods, r1=jobs.stamped("step 0", start=40))
@@ -141,7 +144,8 @@ def test_a_restarted_container_is_judged_by_its_previous_log(api, attached):
 
 
 def test_events_and_workloads_of_other_jobs_are_not_evidence(api, attached):
-    """Contract: a refusal of another job's pods in the same namespace accuses nobody here."""
+    """Contract: if another job's pods in the same namespace are rejected, this job's verdict is not
+    affected."""
     serve(api, jobs.job("train", 2, active=1), jobs.pod(0, None))
     message = (
         'pods "other-1" is forbidden: exceeded quota: small, requested: cpu=9, used: cpu=1, limited: cpu=4'
@@ -155,7 +159,7 @@ def test_events_and_workloads_of_other_jobs_are_not_evidence(api, attached):
 
 
 def test_only_reads_that_the_printed_role_permits(api, attached):
-    """Contract: nothing but GET requests of the resources in `--print-rbac` reaches the API server."""
+    """Contract: the API server receives only GET requests for the resources in `--print-rbac`."""
     serve(api, jobs.job("train", 2, jobs.condition("Complete")), jobs.pod(0), jobs.pod(1))
     attached()
     permitted = {
@@ -187,7 +191,8 @@ def test_roles_for_two_namespaces_do_not_replace_each_other():
     [("node", "nodes"), ("event", None), ("service", None), ("workload", "admission"), ("log", "logs")],
 )
 def test_a_missing_right_costs_only_its_checks(kind, unknown, api, attached):
-    """Contract: without a right, the checks that need it are UNKNOWN with the reason, and the run goes on."""
+    """Contract: if a permission is missing, the checks that need it are UNKNOWN with the reason, and the
+    other checks run."""
     job = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
     job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"} if kind == "workload" else {}
     error = jobs.stamped("ValueError: bad batch")
@@ -242,7 +247,7 @@ def test_several_replicated_jobs_have_one_rank_per_pod(api, attached):
 
 
 def test_statefulset_that_crashes_in_loop_names_crash(api, attached):
-    """Contract: a container that waits to be started again has an exit code and a log."""
+    """Contract: a container that is waiting to be restarted has an exit code and a log."""
     waiting = {
         "waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}
     }
@@ -269,7 +274,8 @@ def test_statefulset_that_crashes_in_loop_names_crash(api, attached):
 
 
 def test_a_recorded_failure_is_read_in_time(api, attached, tmp_path):
-    """Contract: a real failed launch, served by an API server, gets its cause."""
+    """Contract: a recorded failed launch that an API server serves gets the right cause within the time
+    limit."""
     whole = Bundle.open(
         extract(Path("tests/recorded/rank-exception-while-logging.tar.xz"), tmp_path / "whole")
     )
@@ -281,7 +287,8 @@ def test_a_recorded_failure_is_read_in_time(api, attached, tmp_path):
 
 
 def test_the_commands_print_a_verdict(api, settings, capsys, monkeypatch):
-    """Contract: --json prints one document; `why` fits on a screen; both exit as `harness run` does."""
+    """Contract: --json prints one document, `why` fits on one screen, and both have the exit codes of
+    `harness run`."""
     failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
     serve(
         api,
@@ -307,7 +314,7 @@ def test_the_commands_print_a_verdict(api, settings, capsys, monkeypatch):
 
 
 def test_512_pods_are_read_in_pages(api, attached):
-    """Contract: many pods are one list in pages, and of their logs the ends are read."""
+    """Contract: many pods are listed in pages, and only the ends of their logs are read."""
     pods = [jobs.pod(n, None) for n in range(512)]
     serve(api, jobs.job("train", 512, active=512), *pods)
     api.page, api.objects["node"] = 200, [jobs.node(f"node-{n}") for n in range(512)]
@@ -318,7 +325,7 @@ def test_512_pods_are_read_in_pages(api, attached):
     print(f"512 pods in {time.monotonic() - begun:.1f} s")
 
 
-# -- situations of public bug reports ------------------------------------------------------------------
+# -- situations from public bug reports ----------------------------------------------------------------
 
 
 def test_failed_job_with_on_failure_reports_its_removed_pod(api, attached):
@@ -344,7 +351,8 @@ def test_a_backoff_limit_larger_than_0(api, attached):
 
 
 def test_a_pod_that_somebody_deleted_is_being_replaced(api, attached):
-    """kubernetes-sigs/jobset#574: a Terminating pod beside its replacement accuses no rank of a crash."""
+    """kubernetes-sigs/jobset#574: if a pod is Terminating while its replacement exists, no rank is accused of
+    a crash."""
     leaving = {"deletionTimestamp": jobs.at(70), "deletionGracePeriodSeconds": 30}
     serve(
         api,
@@ -364,7 +372,7 @@ SIGNALLED = jobs.stamped(
     "Traceback (most recent call last):",
     "torch.distributed.elastic.multiprocessing.api.SignalException: Process 1 got signal: 15",
 )
-"""The log of a torchrun that is the container's command: on SIGTERM, its exit code is 1."""
+"""The log of a torchrun that is the container's command. It exits with 1 after SIGTERM."""
 
 
 @pytest.mark.parametrize(("code", "log"), [(143, jobs.stamped("step 5")), (1, SIGNALLED)])
@@ -395,7 +403,7 @@ def test_a_deleted_pod_whose_torchrun_exits_with_1(api, attached):
 
 
 def test_a_jobset_that_restarted_counts_its_restarts(api, attached):
-    """kubernetes-sigs/jobset#1129 and others: earlier pods are gone, their number is known."""
+    """kubernetes-sigs/jobset#1129 and others: earlier pods no longer exist, but their number is known."""
     spec = {"parallelism": 1, "completions": 1, "template": {"spec": jobs.template("torchrun train.py")}}
     replicated = [{"name": "w", "replicas": 1, "template": {"spec": spec}}]
     status = {"terminalState": "Completed", "restarts": 2, "conditions": [jobs.condition("Completed")]}
@@ -420,7 +428,8 @@ def test_a_jobset_that_restarted_counts_its_restarts(api, attached):
 
 
 def test_node_that_removed_log_of_ended_container(api, attached):
-    """tektoncd/pipeline#2887: the kubelet cleaned up: the exit code is known, the log is not."""
+    """tektoncd/pipeline#2887: the kubelet has removed the container, so the exit code is known but the log is
+    not."""
     failed = jobs.job("train", 1, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
     serve(api, failed, jobs.pod(0, 3), r0="unable to retrieve container logs for containerd://ab12")
     outcome = attached()
@@ -430,7 +439,7 @@ def test_node_that_removed_log_of_ended_container(api, attached):
 
 
 def test_a_log_that_was_rotated_is_not_complete(api, attached):
-    """Contract: a log that begins long after its container started is UNKNOWN, not PASS."""
+    """Contract: if a log begins long after its container started, the verdict is UNKNOWN, and not PASS."""
     late = jobs.stamped("step 900", start=200)
     serve(api, jobs.job("train", 1, jobs.condition("Complete")), jobs.pod(0, 0, when=300), r0=late)
     check = next(c for c in attached().verdict.checks if c.name == "logs")

@@ -1,7 +1,7 @@
 """`harness attach` with the reports of recorders in the tracker: blocks, contradictions, and dead ranks.
 
-The ranks are real programs with the unmodified client. Their summaries merge blocks, as those of a long
-training do. A forger changes the tracker's database or the logs of the pods.
+The ranks are real programs with the unmodified client. Their summaries merge blocks, like those of a long
+training. A forger changes the tracker's database or the logs of the pods.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BEGIN = """
         until(lambda: not client_state.read(str(folder))["unsent"])
     log(*range(0, 10_000, 100))
 """
-"""Ten blocks of ten points, of two metrics. The summary has one digest for four blocks."""
+"""Ten blocks of ten points each, of two metrics. The summary contains one digest per four blocks."""
 TRAIN = f"{BEGIN}    run.finish()\n"
 LOSING = f"""{BEGIN}
     os.kill(run._sync_manager._process.pid, signal.SIGKILL)
@@ -69,7 +69,7 @@ LATE = f"""{BEGIN}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recorder's folder, as the ConfigMap lays it out in a container."""
+    """Return the recorder's folder, with the same files as the ConfigMap in a container."""
     return lay_out(recorder.MOUNTED, tmp_path_factory.mktemp("recorder"))
 
 
@@ -80,7 +80,8 @@ def recorded(server: Server, folder: Path, api: BundleApi, tmp_path: Path) -> Re
 
 @pytest.mark.nightly
 def test_lost_point_in_long_run_names_its_block(recorded: Recorded) -> None:
-    """Contract: FAIL with the block, also when the bundle is judged again."""
+    """Contract: the verdict is FAIL and names the block, and so is the verdict when the bundle is judged
+    again."""
     recorded.train(0, program=TRAIN)
     recorded.train(1, program=LOSING)
     recorded.serve()
@@ -129,7 +130,8 @@ def test_a_forged_report_or_line_is_never_a_pass(recorded: Recorded) -> None:
 
 @pytest.mark.nightly
 def test_the_blocks_of_a_dead_rank_are_judged(recorded: Recorded) -> None:
-    """Contract: its exit is the cause, its blocks until its last line are judged, others UNKNOWN."""
+    """Contract: the rank's exit is the cause. Its blocks up to its last line are judged, and later ones are
+    UNKNOWN."""
     recorded.train(0, program=TRAIN)
     recorded.train(1, program=DYING)
     failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
@@ -158,7 +160,8 @@ def test_unsent_point_is_lost_only_after_rank_ended(recorded: Recorded) -> None:
 
 @pytest.mark.nightly
 def test_key_of_project_judges_by_summary_alone(recorded: Recorded) -> None:
-    """Contract: a key that opens no audit view reads no reports, and costs only the name of the block."""
+    """Contract: with a key that has no access to the audit view, the reports cannot be read, so only the name
+    of the block is missing."""
     recorded.train(0, 1, program=TRAIN)
     recorded.serve()
     recorded.api.secrets["own"] = {"api-key": encoded(project_key(KEY, "e2e"))}

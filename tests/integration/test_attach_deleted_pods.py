@@ -1,4 +1,4 @@
-"""`harness attach` to jobs whose pods a controller has deleted, or is deleting."""
+"""`harness attach` to jobs whose pods were deleted, or are being deleted, by a controller."""
 
 from __future__ import annotations
 
@@ -65,9 +65,7 @@ def advice(verdict: Verdict) -> str:
 
 
 def test_a_deadline_that_deleted_the_pods_is_the_cause(api: BundleApi, attached: Attach) -> None:
-    """kubernetes/kubernetes#78644: at its deadline, the Job controller deletes the pods, and with them the
-    logs.
-    """
+    """kubernetes/kubernetes#78644: at a Job's deadline, its controller deletes the pods with their logs."""
     serve(api, limited(EXCEEDED))
     verdict = attached().verdict
     assert short(verdict) == ("UNKNOWN", "run.timed_out", [0, 1])
@@ -80,7 +78,8 @@ def test_a_deadline_that_deleted_the_pods_is_the_cause(api: BundleApi, attached:
 def test_deadline_that_is_deleting_pods_is_cause(
     conditions: list[Object], api: BundleApi, attached: Attach
 ) -> None:
-    """The Job controller deletes the pods before it writes FailureTarget, and Failed when they are gone."""
+    """The Job controller deletes the pods before it writes FailureTarget, and writes Failed after they have
+    been deleted."""
     serve(api, limited(*conditions), *(jobs.pod(n, None, metadata=LEAVING) for n in (0, 1)))
     verdict = attached().verdict
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.timed_out")
@@ -203,12 +202,14 @@ BACKOFF = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
 
 
 def leaving(at: int) -> Object:
-    """Return the metadata of a pod whose deletion was requested at `at`, with two seconds to stop."""
+    """Return the metadata of a pod whose deletion was requested at `at`, with a grace period of two
+    seconds."""
     return {"deletionTimestamp": jobs.at(at + 2), "deletionGracePeriodSeconds": 2}
 
 
 def deleted_pods(api: BundleApi, asked: int, ended: int, *, log: bool) -> None:
-    """Serve a failed Job. Rank 1 was asked to stop at `asked`, and its peer after it, at 51 s."""
+    """Serve a failed Job. The deletion of rank 1's pod was requested at `asked`, and that of its peer later,
+    at 51 s."""
     ends = [jobs.condition(kind, *BACKOFF, at_) for kind, at_ in (("FailureTarget", 51), ("Failed", 52))]
     pods = (
         jobs.pod(0, 1, when=51, metadata=leaving(51)),
@@ -221,7 +222,7 @@ def deleted_pods(api: BundleApi, asked: int, ended: int, *, log: bool) -> None:
 
 @pytest.mark.parametrize("log", [True, False])
 def test_the_pod_that_was_deleted_first_is_the_cause(log: bool, api: BundleApi, attached: Attach) -> None:
-    """torchrun exits with 1 after SIGTERM, so without the log the exit code alone looks like a crash."""
+    """torchrun exits with 1 after SIGTERM, which looks like a crash if the log is missing."""
     deleted_pods(api, 50, 51, log=log)
     verdict = attached().verdict
     assert short(verdict) == ("UNKNOWN", "rank.pod_deleted", [1])
@@ -230,7 +231,7 @@ def test_the_pod_that_was_deleted_first_is_the_cause(log: bool, api: BundleApi, 
 
 @pytest.mark.parametrize("log", [True, False])
 def test_pods_deleted_within_one_second_did_not_crash(log: bool, api: BundleApi, attached: Attach) -> None:
-    """Timestamps have no fractions of a second, so nothing shows which of the two was deleted first."""
+    """Timestamps are in whole seconds, so it is not known which of the two pods was deleted first."""
     deleted_pods(api, 51, 51, log=log)
     verdict = attached().verdict
     assert short(verdict) == ("UNKNOWN", "rank.killed", [0, 1])
@@ -247,7 +248,7 @@ def test_rank_that_failed_before_its_job_was_deleted_crashed(api: BundleApi, att
 def test_a_refusal_before_the_pods_were_created_is_over(
     retried_at: int, api: BundleApi, attached: Attach
 ) -> None:
-    """Kueue's webhook denies a pod until it has read the Job. The retry succeeds, maybe within a second."""
+    """Kueue's webhook denies a pod until it has read the Job. A retry succeeds, possibly within a second."""
     serve(api, limited(EXCEEDED))
     denied = 'Error creating: admission webhook "mpod.kb.io" denied the request: Job.batch "train" not found'
     times = {"firstTimestamp": jobs.at(10), "lastTimestamp": jobs.at(10)}
@@ -262,7 +263,7 @@ def test_a_refusal_before_the_pods_were_created_is_over(
 
 
 def test_a_refusal_after_a_pod_was_created_counts(api: BundleApi, attached: Attach) -> None:
-    """A quota admits one pod of two. The pod that was created is gone."""
+    """A quota allows only one of two pods. The pod that was created no longer exists."""
     serve(api, jobs.job("train", 2, jobs.condition("Failed", *BACKOFF)))
     denied = 'Error creating: pods "train-1-x" is forbidden: exceeded quota: team, requested: pods=1'
     fields = {"type": "Normal", "firstTimestamp": jobs.at(10), "lastTimestamp": jobs.at(10)}

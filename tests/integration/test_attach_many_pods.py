@@ -1,4 +1,4 @@
-"""`harness attach` to a recorded job of more pods than those whose logs are always read whole."""
+"""`harness attach` to a recorded job with more than WHOLE_LOGS pods, whose logs are not all read in full."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ Attach = Callable[..., Outcome]
 NONCE = "uid-train"
 PODS, STEPS = logs.WHOLE_LOGS + 1, 3
 LINES = [f"step {number}" for number in range(logs.TAIL_LINES)]
-"""What each rank logs beside its recorder. It pushes the recorder's first line out of the tail."""
+"""Lines that each rank logs in addition to its recorder's lines. There are so many that the recorder's first
+line is not in the tail."""
 COMMAND = f"torchrun --nnodes={PODS} --nproc-per-node=1 train.py"
 
 
@@ -51,7 +52,7 @@ def pod(index: int) -> Object:
 def judge(
     api: BundleApi, attached: Attach, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], Verdict]:
-    """A function that attaches to a job whose ranks logged every point, with the key of their project."""
+    """Return a function that attaches, with the project's key, to a job whose ranks logged every point."""
     with server.client() as client:
         run = create(client, f"many-{id(api)}")["runId"]
         monkeypatch.setattr(admitted_process, "RUN", str(run))
@@ -78,7 +79,7 @@ def judge(
 
 
 def test_every_point_of_job_of_many_pods_is_judged(judge: Callable[[], Verdict]) -> None:
-    """Contract: with a recorder, the logs of more than WHOLE_LOGS pods are read whole."""
+    """Contract: if the pods have a recorder, the logs of more than WHOLE_LOGS pods are read in full."""
     verdict = judge()
     checks = {each.name: each.explanation for each in verdict.checks if each.result != "PASS"}
     assert verdict.verdict == "PASS", checks
@@ -89,7 +90,7 @@ def test_every_point_of_job_of_many_pods_is_judged(judge: Callable[[], Verdict])
 def test_logs_beyond_the_limit_of_bytes_are_unknown(
     judge: Callable[[], Verdict], monkeypatch: pytest.MonkeyPatch, name: str, limit: int
 ) -> None:
-    """Contract: a log of which only the end was read is named, and its rank is no PASS."""
+    """Contract: the verdict names a log of which only the end was read, and its rank does not pass."""
     monkeypatch.setattr(logs, name, limit)
     verdict = judge()
     assert verdict.verdict == "UNKNOWN"
@@ -99,7 +100,7 @@ def test_logs_beyond_the_limit_of_bytes_are_unknown(
 
 
 def test_end_of_log_without_recorder_is_enough(api: BundleApi, attached: Attach) -> None:
-    """Contract: what no recorder wrote is not read whole, so that a first picture of many pods is fast."""
+    """Contract: logs without a recorder are not read in full, so attaching to many pods is fast."""
     api.objects["job"] = [jobs.job("train", PODS, jobs.condition("Complete"))]
     api.objects["pod"] = [jobs.pod(index, 0, when=5000) for index in range(PODS)]
     for each in api.objects["pod"]:

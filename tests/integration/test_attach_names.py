@@ -1,4 +1,4 @@
-"""Which job `harness attach` means by a name, and what it answers to a wrong one."""
+"""How `harness attach` finds a job by its name, and its messages about wrong names."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def test_pods_of_two_jobs_under_one_label_are_refused(api, attached):
 
 
 def test_a_selector_that_the_api_server_rejects(api, attached):
-    """Contract: that is wrong usage, and the API server responds."""
+    """Contract: the API server's rejection of the selector is a usage error, and not an unreachable
+    cluster."""
     with pytest.raises(UsageError, match=r"rejects the selector app in train: .*unable to parse"):
         attached(selector="app in train")
 
@@ -67,7 +68,7 @@ def test_a_container_that_no_pod_has(api, settings):
 
 @pytest.mark.parametrize(("namespace", "hint"), [("gone", "does not exist"), ("team", "existing Jobs: none")])
 def test_a_namespace_that_does_not_exist(namespace, hint, api, attached):
-    """Contract: its absence is the reason, and not that of the job."""
+    """Contract: the error names the missing namespace, and not the job."""
     with pytest.raises(UsageError, match=f"there is no Job train in namespace {namespace}") as error:
         attached("job/train", namespace=namespace)
     assert hint in error.value.hint
@@ -93,7 +94,7 @@ def test_a_namespace_without_rights_says_which_role_is_needed(api, attached):
 
 
 def test_cluster_that_is_not_reached_is_exit_code_2(api, attached):
-    """Contract: one sentence, and not a traceback."""
+    """Contract: the error is one sentence, without a traceback."""
     api.shutdown()
     api.server_close()
     with pytest.raises(HarnessError) as error:
@@ -102,7 +103,8 @@ def test_cluster_that_is_not_reached_is_exit_code_2(api, attached):
 
 
 def test_job_deleted_during_collection_keeps_evidence(api, attached):
-    """Contract: the bundle has what was read before, and the verdict is not PASS."""
+    """Contract: the bundle contains the evidence that was read before the deletion, and the verdict is not
+    PASS."""
     serve(api, jobs.job("train", 2, active=2), jobs.pod(0, None), jobs.pod(1, None))
 
     def deleted(path: str) -> None:
@@ -139,7 +141,7 @@ def test_konduktor_job_by_name_in_its_job_file(word, api, attached):
 
 
 def test_two_konduktor_jobs_with_one_name_are_listed(api, attached):
-    """Contract: none of them is picked, because a verdict about another launch would be wrong."""
+    """Contract: none of the jobs is chosen, because a verdict on the wrong launch would be misleading."""
     api.objects["jobset"] = [konduktor_jobset("b9d3", **COMPLETED), konduktor_jobset("0a11")]
     with pytest.raises(UsageError, match="konduktor launched 2 jobs named train") as error:
         attached("jobset/train")
@@ -148,7 +150,7 @@ def test_two_konduktor_jobs_with_one_name_are_listed(api, attached):
 
 
 def test_waiting_for_a_konduktor_job_ignores_an_earlier_launch(api, attached):
-    """Contract: --wait waits for the next launch, although one with the same name has ended."""
+    """Contract: --wait waits for the next launch even if a launch with the same name has ended."""
     api.objects["jobset"] = [konduktor_jobset("b9d3", **COMPLETED)]
     lists = []
 
@@ -169,7 +171,8 @@ def train_job(*conditions: dict) -> dict:
 
 
 def test_a_trainjob_without_a_jobset_says_why(api, attached):
-    """kubeflow/trainer#2351, #3671: no condition says why the JobSet was not created, only an Event."""
+    """kubeflow/trainer#2351, #3671: only an Event, and no condition, contains the reason why the JobSet was
+    not created."""
     api.objects["trainjob"] = [train_job()]
     with pytest.raises(UsageError, match="TrainJob train has no JobSet") as error:
         attached("trainjob/train")
@@ -184,8 +187,8 @@ def test_a_trainjob_without_a_jobset_says_why(api, attached):
 
 
 def test_torchrunjob_and_daemonset_that_have_no_pods_yet(api, attached):
-    """Contract: their controllers have not decided how many pods there are: --wait waits for that, and
-    without it the reason is quoted.
+    """Contract: the controllers have not determined the number of pods yet. --wait waits for it, and without
+    --wait, the reason is quoted.
     """
     waits = {
         **jobs.condition("QueueReady", "QueueNotFound", "TorchrunQueue cpu does not exist"),
@@ -214,7 +217,7 @@ def test_torchrunjob_and_daemonset_that_have_no_pods_yet(api, attached):
 
 def test_a_trainjob_whose_jobset_was_created_again(api, attached):
     """kubeflow/trainer#2981, #3737: a TTL deleted the JobSet of an ended TrainJob, and its controller created
-    another one. A verdict about that is none about the TrainJob.
+    another one. A verdict on that JobSet would not apply to the TrainJob.
     """
     owned = [{"kind": "TrainJob", "name": "train", "uid": "uid-trainjob", "controller": True}]
     again = {**konduktor_jobset("x"), "metadata": jobs.meta("train", ownerReferences=owned)}
@@ -228,7 +231,8 @@ def test_a_trainjob_whose_jobset_was_created_again(api, attached):
 
 
 def test_pods_whose_job_was_deleted_without_them(api, attached):
-    """kubernetes/kubernetes#92570, #71975: orphans have no owner, and can be judged by their label."""
+    """kubernetes/kubernetes#92570, #71975: orphaned pods have no owner, but can be selected by their
+    label."""
     api.objects["pod"] = [jobs.pod(n, n, owners=[]) for n in (0, 1)]
     for pod in api.objects["pod"]:
         api.logs[pod["metadata"]["name"], "main"] = jobs.stamped("ValueError: bad batch")

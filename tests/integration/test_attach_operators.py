@@ -1,6 +1,6 @@
 """`harness attach` to PyTorchJobs and MPIJobs, with the objects and pods that Kubeflow's operators create.
 
-Most situations are those of public bug reports. tests/k8s/test_attach.py has the training operator itself.
+Most situations are from public bug reports. tests/k8s/test_attach.py uses the training operator itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def mpi_job(condition: dict) -> dict:
 
 
 def test_a_failed_pytorchjob_whose_master_still_runs(api, attached):
-    """kubeflow/trainer#1579: the worker is the cause, also while the master never ends."""
+    """kubeflow/trainer#1579: the worker is the cause, even if the master never ends."""
     api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Failed", "PyTorchJobFailed", "1 Worker failed"))]
     api.objects["pod"] = [
         jobs.kubeflow("PyTorchJob", "master", 0, None),
@@ -93,7 +93,7 @@ def test_pod_without_rank_that_cannot_start_is_cause(api, attached, launcher, ca
 
 
 def test_pod_without_rank_that_is_gated_is_not_unschedulable(api, attached):
-    """Contract: Kueue, or another controller, keeps it from the scheduler until its job is admitted."""
+    """Contract: Kueue or another controller gates the pod until its job is admitted."""
     gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
     launcher = without_rank(conditions=[gated])
     launcher["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
@@ -104,7 +104,8 @@ def test_pod_without_rank_that_is_gated_is_not_unschedulable(api, attached):
 
 
 def test_crash_looping_pod_without_rank_has_its_image(api, attached):
-    """Contract: a pull that failed before its container started is not why it waits now."""
+    """Contract: an image pull that failed before the container first started is not the reason why it is
+    waiting now."""
     ended = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": jobs.state(1)}
     launcher = without_rank(containerStatuses=[{"name": "main", "image": "mpi/kubectl", **ended}])
     api.objects["mpijob"] = [mpi_job(jobs.condition("Created", "MPIJobCreated"))]
@@ -121,7 +122,8 @@ def test_crash_looping_pod_without_rank_has_its_image(api, attached):
 
 TWICE = {"count": 2}
 LATER = {"firstTimestamp": jobs.at(1800)}
-"""The time of an Event that is not about the first pod of a rank. Those about the first ones have expired."""
+"""The time of an Event that is not about the first pod of a rank. Events about the first pods have
+expired."""
 REPEATED = {"count": 3, "lastTimestamp": jobs.at(4000)}
 """An Event that has not expired because it was repeated. Others from the start of the job have expired."""
 
@@ -138,7 +140,8 @@ REPEATED = {"count": 3, "lastTimestamp": jobs.at(4000)}
     ],
 )
 def test_events_show_whether_a_pytorchjob_replaced_a_pod(api, attached, created, result):
-    """Contract: it did not, if each pod was created once, and there are Events from the job's start."""
+    """Contract: the PyTorchJob replaced no pod if each pod was created once and there are Events from the
+    job's start."""
     api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Succeeded", "PyTorchJobSucceeded"))]
     api.objects["pod"] = [jobs.kubeflow("PyTorchJob", part, 0, 0) for part in ("master", "worker")]
     api.objects["event"] = [
@@ -175,7 +178,8 @@ def test_a_pytorchjob_whose_pods_the_backoff_limit_deleted(api, attached):
 
 
 def test_an_evicted_worker_of_an_mpijob(api, attached):
-    """kubeflow/mpi-operator#647: the evicted worker is the cause, not the launcher that lost it."""
+    """kubeflow/mpi-operator#647: the evicted worker is the cause, and not the launcher that lost its
+    connection to it."""
     api.objects["mpijob"] = [mpi_job(jobs.condition("Failed", "MPIJobEvicted", "1/2 workers are evicted"))]
     evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
     api.objects["pod"] = [
@@ -246,7 +250,7 @@ def test_a_worker_that_never_started_although_the_pytorchjob_succeeded(api, atta
     ],
 )
 def test_workers_that_wait_for_a_master_that_crashes(api, attached, error, cause, ranks):
-    """kubeflow/katib#1112: the crash is the cause, unless the master waited for the workers in vain."""
+    """kubeflow/katib#1112: the crash is the cause, unless the master timed out waiting for the workers."""
     api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Running", "PyTorchJobRunning"))]
     api.objects["pod"] = [jobs.kubeflow("PyTorchJob", "master", 0, 1), initializing("worker", 0)]
     api.logs["train-master-0", "main"] = jobs.stamped("Traceback (most recent call last):", error)

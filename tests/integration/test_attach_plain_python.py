@@ -119,7 +119,7 @@ def test_a_rank_beyond_the_world_is_named(api: BundleApi, attached: Attach) -> N
 
 @pytest.mark.parametrize("first", [0, 4])
 def test_rank_of_a_pod_with_several_processes(first: int, api: BundleApi, attached: Attach) -> None:
-    """RANK is that of the pod, as in examples with mp.spawn, or that of its first process."""
+    """RANK is the pod's index, as in examples with mp.spawn, or the rank of the pod's first process."""
     pods = [pod(n, value("RANK", (1 - n) * (first or 1)), value("WORLD_SIZE", 8), code=1 - n) for n in (0, 1)]
     serve_pods(api, *pods, r0=jobs.stamped("ValueError: shard"))
     assert short(attached().verdict) == ("FAIL", "rank.crashed", [4, 5, 6, 7])
@@ -158,14 +158,16 @@ def test_the_process_group_in_the_logs_proves_one_world(line: str, api: BundleAp
 def test_another_process_group_in_the_logs_proves_nothing(
     logs: list[str], api: BundleApi, attached: Attach
 ) -> None:
-    """Contract: vllm-project/vllm-ascend#9447: a program has several groups, also of one rank."""
+    """Contract: vllm-project/vllm-ascend#9447: a program can have several process groups, some with only one
+    rank."""
     texts = {f"r{n}": jobs.stamped(*log.splitlines(), "done") for n, log in enumerate(logs)}
     serve_pods(api, *(pod(n, *world(n)) for n in (0, 1)), **texts)
     assert results(attached().verdict)["rendezvous"] == "UNKNOWN"
 
 
 def test_process_group_in_logs_shows_order_of_ranks(api: BundleApi, attached: Attach) -> None:
-    """torchrun numbers pods in the order in which they arrive, and logs it only with LOGLEVEL=INFO."""
+    """torchrun assigns ranks to pods in the order in which they join, and logs this order only with
+    LOGLEVEL=INFO."""
     command = "torchrun --nnodes=2 --nproc-per-node=1 train.py"
     pods = [pod(n, command=command, code=1 - n) for n in (0, 1)]
     texts = {f"r{n}": jobs.stamped(GLOO.format(1 - n, 1), "ValueError: shard") for n in (0, 1)}

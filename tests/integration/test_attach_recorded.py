@@ -1,7 +1,7 @@
 """`harness attach` to a job that the recorder's policy recorded: the digests in its logs, and the tracker.
 
 The ranks are real programs with the unmodified client and the recorder's folder on PYTHONPATH, as the policy
-sets it. Their lines are the logs of pods on an API server on loopback.
+sets it. An API server on loopback serves their output as the logs of pods.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Recorded:
-    """A Job of two ranks that the policy recorded, and what `harness attach` says about it."""
+    """A Job of two ranks that was recorded through the admission policy, and the verdict of `harness attach`
+    on it."""
 
     api: BundleApi
     server: Server
@@ -83,7 +84,7 @@ class Recorded:
     home: Path
     settings: Settings
     env: dict[str, str] = field(default_factory=dict)
-    """Variables in the specs of all pods."""
+    """The environment variables in the specs of all pods."""
     nonce: str = "uid-train"
 
     @classmethod
@@ -105,10 +106,9 @@ class Recorded:
     def train(
         self, *ranks: int, program: str = TRAIN, world: int = 2, folder: str = "home", **environment: str
     ) -> None:
-        """Run the ranks one after the other, as torchrun starts them.
-
-        Ranks of different jobs need different folders: in its folder, the client finds the uploader of an
-        earlier process, and leaves its points to it, even if that has ended and is a zombie.
+        """Run the ranks one after the other, in the environment that torchrun sets. Ranks of different jobs
+        need different folders, because the client leaves its points to the uploader of an earlier process in
+        its folder, even if this uploader is a zombie.
         """
         for rank in ranks:
             home = self.home / f"{folder}{rank}"
@@ -154,7 +154,7 @@ class Recorded:
         return found
 
     def serve(self, *pods: dict[str, Any], job: dict[str, Any] | None = None, start: float = 1) -> None:
-        """Serve the Job with its pods. The log of a pod is that of the rank with its index."""
+        """Serve the Job with its pods. Each pod's log is the output of the rank with the pod's index."""
         self.api.objects["job"] = [job or jobs.job("train", 2, jobs.condition("Complete"))]
         self.api.objects["pod"] = list(pods) or [self.pod(0), self.pod(1)]
         for pod in self.api.objects["pod"]:
@@ -163,7 +163,8 @@ class Recorded:
             self.api.logs[pod["metadata"]["name"], "main"] = jobs.stamped(*lines, start=start)
 
     def attach(self, word: str = "job/train", **options: Any) -> Outcome:
-        """Attach with the key of the Secret `own`, unless `secret` is given. "" takes the user's own key."""
+        """Attach with the key in the Secret `own`, unless `secret` is given. If `secret` is "", use the
+        user's own key."""
         secret = SecretKey.of(options.pop("secret", "own"))
         asked = Options(tracker=TrackerOptions(secret=secret, **options))
         return attach(Target(word), asked, RunContext(settings=self.settings, progress=lambda _: None))
@@ -176,7 +177,7 @@ def recorded(server: Server, folder: Path, api: BundleApi, tmp_path: Path) -> Re
 
 @pytest.fixture(scope="module")
 def trained(server: Server, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """Two ranks that have logged every point to one run."""
+    """Return two ranks that have logged every point to one run."""
     ranks = Recorded(BundleApi(), server, folder, tmp_path_factory.mktemp("trained"), Settings())
     ranks.train(0, 1)
     return ranks
@@ -184,7 +185,7 @@ def trained(server: Server, folder: Path, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def logged(recorded: Recorded, trained: Recorded) -> Recorded:
-    """A job whose ranks are those of `trained`. It can be changed."""
+    """Return a copy of the job in `trained`, which a test may change."""
     recorded.run_id, recorded.env = trained.run_id, dict(trained.env)
     for rank in (0, 1):
         recorded.log(rank).write_text(trained.log(rank).read_text())
@@ -211,7 +212,8 @@ def test_a_job_with_every_point_in_its_run_passes(logged: Recorded) -> None:
 
 
 def test_the_number_of_ranks_is_known_from_their_recorders(logged: Recorded) -> None:
-    """Contract: it is known although torchrun decides it on the node, as under Kubeflow's operator."""
+    """Contract: the number is known even if torchrun determines it on the node, as with Kubeflow's
+    operator."""
     logged.env["PET_NPROC_PER_NODE"] = "auto"
     with logged.log(0).open("a") as log:
         log.write(logged.log(1).read_text())
@@ -224,7 +226,7 @@ def test_the_number_of_ranks_is_known_from_their_recorders(logged: Recorded) -> 
 
 @pytest.mark.nightly
 def test_lost_point_is_named_with_its_metric_and_block(recorded: Recorded) -> None:
-    """Contract: FAIL, where the uploader died before the last point and the job completed."""
+    """Contract: if the uploader died before the last point and the job completed, the verdict is FAIL."""
     recorded.train(0)
     recorded.train(1, program=LOSING)
     recorded.serve()
@@ -235,13 +237,15 @@ def test_lost_point_is_named_with_its_metric_and_block(recorded: Recorded) -> No
 
 @pytest.mark.nightly
 def test_ranks_in_two_runs_fail_with_both_runs(recorded: Recorded) -> None:
-    """Contract: Lightning-AI/pytorch-lightning#11380: a run for each rank, where one was expected."""
+    """Contract: Lightning-AI/pytorch-lightning#11380: each rank created its own run instead of sharing
+    one."""
     recorded.train(0)
     recorded.train(1, PLUTO_RUN_ID="another")
     recorded.serve()
     verdict = recorded.attach().verdict
     assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.split_runs")
-    assert 1 in verdict.ranks  # Here, both pods have the host of this machine, so its attachments are both's.
+    # In this test, both pods have this machine's host name, so each attachment belongs to both.
+    assert 1 in verdict.ranks
     assert "rank 1 logged 200 points to run E2E-" in verdict.explanation
     assert "(id another)" in verdict.explanation
     assert check(verdict, "no-lost-points").result == "UNKNOWN"
@@ -249,7 +253,7 @@ def test_ranks_in_two_runs_fail_with_both_runs(recorded: Recorded) -> None:
 
 @pytest.mark.nightly
 def test_dead_rank_keeps_points_until_its_last_line(recorded: Recorded) -> None:
-    """Contract: wandb/wandb#6657: a killed run. Its exit is the cause, and its points are UNKNOWN."""
+    """Contract: wandb/wandb#6657: a killed run. The rank's exit is the cause, and its points are UNKNOWN."""
     recorded.train(0)
     recorded.train(1, program=DYING)
     failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
@@ -266,7 +270,7 @@ def test_dead_rank_keeps_points_until_its_last_line(recorded: Recorded) -> None:
 
 
 def test_rank_that_was_not_recorded_is_unknown_with_reason(logged: Recorded) -> None:
-    """Contract: one rank of two never proves the job."""
+    """Contract: the record of one of two ranks never proves that the job is correct."""
     logged.serve(logged.pod(0), logged.pod(1, recorded=False))
     verdict = logged.attach().verdict
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "unification.not_recorded", [1])
@@ -299,7 +303,7 @@ def encoded(text: str) -> str:
 
 
 def test_tracker_that_cannot_be_read_costs_only_points(logged: Recorded) -> None:
-    """Contract: each reason is one sentence, the verdict is UNKNOWN, and the evidence is kept."""
+    """Contract: each reason is one sentence, the verdict is UNKNOWN, and the other evidence is kept."""
     api, settings = logged.api, logged.settings
     api.secrets["two"] = {"one": encoded("a"), "other": encoded("b")}
     api.secrets["binary"] = {"key": base64.b64encode(b"\xff\xfe").decode()}
@@ -371,7 +375,7 @@ def test_key_of_secret_reads_tracker_through_api_server(logged: Recorded) -> Non
 
 
 def test_key_of_project_reads_points_through_plutos_own_api(logged: Recorded) -> None:
-    """Contract: a user's key opens no audit view, and the verdict is the same."""
+    """Contract: a user's key has no access to the audit view, but the verdict is the same."""
     key = project_key(KEY, "e2e")
     logged.settings = logged.settings.model_copy(update={"pluto_api_key": SecretStr(key)})
     verdict = logged.attach(secret="", url=logged.server.url).verdict
@@ -379,7 +383,8 @@ def test_key_of_project_reads_points_through_plutos_own_api(logged: Recorded) ->
 
 
 def test_own_key_is_not_sent_to_pods_tracker(logged: Recorded) -> None:
-    """Contract: who writes a pod's variables or log does not get the key of the user who attaches."""
+    """Contract: somebody who controls a pod's variables or log does not receive the key of the user who
+    attaches."""
     verdict = logged.attach(secret="").verdict
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "tracker.unreachable")
     assert "PLUTO_API_KEY is not sent to the tracker" in check(verdict, "tracker").explanation
@@ -389,8 +394,8 @@ def test_own_key_is_not_sent_to_pods_tracker(logged: Recorded) -> None:
 def test_unused_secret_is_not_sent_to_pods_tracker(
     logged: Recorded,
 ) -> None:
-    """Contract: who writes a job's variables or its log, such as the author of a TorchrunJob, does not get
-    the key of a Secret that the job may not read.
+    """Contract: somebody who controls a job's variables or log, such as the author of a TorchrunJob, does not
+    receive the key in a Secret that the job does not use.
     """
     logged.api.secrets["team"] = {"api-key": encoded(KEY)}
     verdict = logged.attach(secret="team").verdict
@@ -400,7 +405,7 @@ def test_unused_secret_is_not_sent_to_pods_tracker(
 
 
 def test_run_is_found_in_what_recorder_and_client_wrote(logged: Recorded) -> None:
-    """Contract: without options and variables, the logs name the tracker, the project and the run."""
+    """Contract: without options and variables, the tracker, the project and the run are found in the logs."""
     logged.env = {"PLUTO_PROJECT": "overridden in the program"}
     logged.serve()
     outcome = logged.attach()
@@ -412,7 +417,7 @@ def test_run_is_found_in_what_recorder_and_client_wrote(logged: Recorded) -> Non
 
 
 def test_job_with_unknown_tracker_is_unknown_with_options(logged: Recorded) -> None:
-    """Contract: what is missing is named, with the options that name it."""
+    """Contract: the verdict names the missing information and the options that provide it."""
     logged.env = {}
     for rank in (0, 1):
         lines = [line for line in logged.log(rank).read_text().splitlines() if "View run" not in line]
@@ -426,7 +431,8 @@ def test_job_with_unknown_tracker_is_unknown_with_options(logged: Recorded) -> N
 
 @pytest.mark.nightly
 def test_an_older_run_is_not_an_accusation(recorded: Recorded) -> None:
-    """Contract: wandb/wandb#1040: a resumed run. Points of an earlier job are UNKNOWN, and not foreign."""
+    """Contract: wandb/wandb#1040: a resumed run. Points of an earlier job make the verdict UNKNOWN, and do
+    not count as foreign."""
     recorded.train(0, program=TRAIN.replace("loss", "before"), folder="earlier")
     recorded.log(0).write_text("")
     recorded.train(0, 1)
@@ -441,8 +447,8 @@ def test_an_older_run_is_not_an_accusation(recorded: Recorded) -> None:
 
 @pytest.mark.nightly
 def test_client_leaves_points_to_earlier_uploader(recorded: Recorded) -> None:
-    """Contract: FAIL with every point that was not sent. The client takes any process with the pid in its
-    file `.sync.pid` for its uploader: a zombie, or a process that was given the pid of an ended one.
+    """Contract: FAIL with every point that was not sent. The client mistakes any process with the pid in its
+    file `.sync.pid` for its uploader, even a zombie or an unrelated process that reuses the pid.
     """
     queue = recorded.home / "home1" / "pluto" / ".pluto" / "e2e" / recorded.run_id
     queue.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""`harness attach` and an API server that refuses requests: which ones are sent again, and for how long."""
+"""`harness attach` with an API server that rejects requests: which requests are retried, and for how long."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Refusals:
-    """Refuses the requests of a path from the number `first` to `last`, with a status."""
+    """Rejects requests for a path with a status, from request number `first` to `last`."""
 
     def __init__(self, path: str, status: int, last: float = math.inf, first: int = 1) -> None:
         self.path, self.status, self.first, self.last = path, status, first, last
@@ -51,7 +51,8 @@ def completed(api: BundleApi) -> None:
 def test_an_api_server_that_is_busy_is_asked_again(
     path: str, status: int, api: BundleApi, attached: Attach
 ) -> None:
-    """Contract: a few refusals of an overloaded or restarting API server change nothing."""
+    """Contract: a few rejected requests to an overloaded or restarting API server do not change the
+    result."""
     completed(api)
     api.refusal = Refusals(path, status, 3)
     assert short(attached().verdict) == COMPLETE
@@ -70,7 +71,7 @@ def test_api_server_that_stays_busy_ends_with_sentence(status: int, api: BundleA
 
 @pytest.mark.parametrize("status", [400, 405, 406, 410, 422])
 def test_a_refusal_that_stays_is_not_repeated(status: int, api: BundleApi, attached: Attach) -> None:
-    """Contract: one request, and one sentence with the answer."""
+    """Contract: the request is sent once, and the error is one sentence with the API server's response."""
     completed(api)
     api.refusal = refusals = Refusals(JOB, status)
     with pytest.raises(
@@ -84,7 +85,7 @@ def test_a_refusal_that_stays_is_not_repeated(status: int, api: BundleApi, attac
 def test_kind_that_cannot_be_read_costs_only_its_checks(
     status: int, api: BundleApi, attached: Attach
 ) -> None:
-    """Contract: for example if the conversion webhook of Kueue is down."""
+    """Contract: for example, the conversion webhook of Kueue may not be available."""
     completed(api)
     api.refusal = Refusals("/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads", status)
     verdict = attached().verdict
@@ -95,7 +96,7 @@ def test_kind_that_cannot_be_read_costs_only_its_checks(
 
 
 def test_a_list_whose_pages_expire_is_read_again_whole(api: BundleApi, attached: Attach) -> None:
-    """Contract: with 410, the API server says that the `continue` token of a list is too old."""
+    """Contract: status 410 means that the `continue` token of a list has expired."""
     completed(api)
     api.page = 1
     queries = list[dict[str, str]]()
@@ -114,7 +115,7 @@ def test_a_list_whose_pages_expire_is_read_again_whole(api: BundleApi, attached:
 
 
 def test_a_job_that_completes_while_it_is_read(api: BundleApi, attached: Attach) -> None:
-    """Contract: its pods are read again, so that no rank of a completed job seems to run."""
+    """Contract: the pods are read again, so that no rank of a completed job appears to be running."""
     running(api)
 
     def before(path: str) -> None:
@@ -130,7 +131,7 @@ def running(api: BundleApi) -> None:
 
 
 def complete(api: BundleApi) -> None:
-    """Let the job complete, as its watches report it."""
+    """Complete the job, and send the changes to its watches."""
     for index in (0, 1):
         pod = jobs.pod(index)
         pod["metadata"]["resourceVersion"] = "8"
@@ -141,7 +142,7 @@ def complete(api: BundleApi) -> None:
 
 
 def when(condition: Callable[[], bool], act: Callable[[], None]) -> None:
-    """Act in another thread as soon as the condition is true."""
+    """Call `act` in another thread as soon as the condition is true."""
 
     def wait() -> None:
         while not condition():
@@ -156,7 +157,8 @@ def when(condition: Callable[[], bool], act: Callable[[], None]) -> None:
 def test_following_goes_on_while_the_api_server_is_busy(
     status: int, api: BundleApi, attached: Attach
 ) -> None:
-    """Contract: an overloaded or restarting API server does not end it. The first request finds the job."""
+    """Contract: an overloaded or restarting API server does not end `--follow`. The first request finds the
+    job."""
     running(api)
     api.refusal = refusals = Refusals(JOB, status, first=2, last=5)
     when(lambda: refusals.asked > 6, lambda: complete(api))
@@ -176,7 +178,8 @@ def test_following_ends_if_the_api_server_stays_busy(
 
 @pytest.mark.parametrize("status", [400, 403, 405, 422])
 def test_following_ends_with_a_refusal_that_stays(status: int, api: BundleApi, attached: Attach) -> None:
-    """Contract: the refused request is not repeated, the sentence says why, and the evidence is kept."""
+    """Contract: the rejected request is not retried, the error contains the reason, and the evidence is
+    kept."""
     running(api)
     api.refusal = refusals = Refusals(JOB, status, first=2)
     verdict = attached(follow=True).verdict
@@ -187,8 +190,8 @@ def test_following_ends_with_a_refusal_that_stays(status: int, api: BundleApi, a
 
 @pytest.mark.nightly
 def test_a_deletion_that_the_watch_did_not_report(api: BundleApi, attached: Attach) -> None:
-    """Contract: following ends, and the deletion is the cause. A watch that broke does not report what was
-    deleted meanwhile.
+    """Contract: following ends, and the deletion is the cause. A broken watch does not report deletions that
+    occurred in the meantime.
     """
     running(api)
     api.refusal = refusals = Refusals(JOB, 429, first=2, last=4)
@@ -206,7 +209,7 @@ def test_a_deletion_that_the_watch_did_not_report(api: BundleApi, attached: Atta
 
 
 def test_watch_whose_resource_version_is_too_old_lists_again(api: BundleApi, attached: Attach) -> None:
-    """Contract: what changed between the two lists is recorded."""
+    """Contract: changes between the two lists are recorded."""
     running(api)
     jobs_path = JOB.rpartition("/")[0]
     listed = list[str]()

@@ -1,4 +1,4 @@
-"""Situations of public bug reports about jobs that others launched, as `harness attach` reads them."""
+"""Situations from public bug reports, as jobs that are read by `harness attach`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def explanation(verdict: Verdict, name: str) -> str:
 
 
 def test_failed_master_of_job_that_says_it_is_restarting(api: BundleApi, attached: Attach) -> None:
-    """kubeflow/trainer#2044: the condition stays Restarting, but nothing is restarted."""
+    """kubeflow/trainer#2044: the condition remains Restarting, but nothing is restarted."""
     api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Restarting", "PyTorchJobRestarting"))]
     api.objects["pod"] = [kubeflow("PyTorchJob", "master", 0, 1), kubeflow("PyTorchJob", "worker", 0, None)]
     api.logs["train-master-0", "main"] = jobs.stamped("ValueError: config")
@@ -84,7 +84,8 @@ def test_failed_master_of_job_that_says_it_is_restarting(api: BundleApi, attache
 
 
 def test_ranks_restarting_in_turn_show_which_failed_first(api: BundleApi, attached: Attach) -> None:
-    """kubeflow/trainer#2000: with OnFailure, each rank restarts at its own timeout, and they never meet."""
+    """kubeflow/trainer#2000: with OnFailure, each rank restarts after its own timeout, so the rendezvous
+    never completes."""
     pods = []
     for part, index, code, ended in (("master", 0, 134, 690), ("worker", 0, 134, 680), ("worker", 1, 1, 80)):
         again = {"running": {"startedAt": jobs.at(ended + 10)}}
@@ -162,7 +163,7 @@ def test_torchruns_log_proves_one_world(api: BundleApi, attached: Attach) -> Non
 
 
 def test_a_worker_that_failed_while_the_head_still_runs(api: BundleApi, attached: Attach) -> None:
-    """skypilot-org/skypilot#3116: the job goes on after one node has failed."""
+    """skypilot-org/skypilot#3116: the job continues after one node has failed."""
     api.objects["pod"] = [bare("head", None, RANK="0"), bare("worker1", 1, RANK="1")]
     api.logs["worker1", "main"] = jobs.stamped("ValueError: shard")
     assert short(attached(selector="cluster=a74").verdict) == ("FAIL", "rank.crashed", [1])
@@ -181,7 +182,7 @@ def test_bare_pods_of_which_some_are_gone(command: str, api: BundleApi, attached
 
 
 def test_an_index_that_failed_alone(api: BundleApi, attached: Attach) -> None:
-    """kubernetes/kubernetes#109712: with backoffLimitPerIndex, the other indexes go on to their end."""
+    """kubernetes/kubernetes#109712: with backoffLimitPerIndex, the other indexes run to completion."""
     failed = jobs.condition("Failed", "FailedIndexes", "Job has failed indexes")
     job = jobs.job("train", 2, failed, failedIndexes="1", completedIndexes="0", failed=2, succeeded=1)
     job["spec"].update(backoffLimitPerIndex=1, backoffLimit=2147483647)
@@ -192,7 +193,7 @@ def test_an_index_that_failed_alone(api: BundleApi, attached: Attach) -> None:
 
 
 def test_failed_jobset_without_pods_names_job_that_failed_first(api: BundleApi, attached: Attach) -> None:
-    """kubernetes-sigs/jobset#461: it is only in the message of the condition."""
+    """kubernetes-sigs/jobset#461: the name is only in the message of the condition."""
     text = "jobset failed due to one or more job failures (first failed job: train-w-1)"
     api.objects["jobset"] = [jobset(jobs.condition("Failed", "FailedJobs", text), terminalState="Failed")]
     verdict = attached("jobset/train").verdict
@@ -202,7 +203,7 @@ def test_failed_jobset_without_pods_names_job_that_failed_first(api: BundleApi, 
 
 @pytest.mark.parametrize("leaving", [True, False])
 def test_a_jobset_that_restarts_within_its_limit(leaving: bool, api: BundleApi, attached: Attach) -> None:
-    """flyteorg/flyte#7517: the rank that failed is named, and not the pods that leave because of it."""
+    """flyteorg/flyte#7517: the rank that failed is named, and not the pods that are deleted because of it."""
     gone = {"deletionTimestamp": jobs.at(90), "deletionGracePeriodSeconds": 30} if leaving else {}
     api.objects["jobset"] = [jobset(restarts=1 if leaving else 0)]
     api.objects["pod"] = [of_jobset(0, None, **gone), of_jobset(1, 1, **gone)]

@@ -1,4 +1,4 @@
-"""Pods of public bug reports: deadlines, evictions, lost nodes, sidecars and failure policies."""
+"""Pods from public bug reports: deadlines, evictions, lost nodes, sidecars and failure policies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def with_other(pod: Object, name: str, state: Object, *, native: bool = False) -
 
 @pytest.mark.parametrize("reported", [True, False])
 def test_a_pod_that_reached_its_own_deadline(reported: bool, api: BundleApi, attached: Attach) -> None:
-    """argoproj/argo-workflows#1093, kubernetes/kubernetes#88613: its container may stay Running for ever."""
+    """argoproj/argo-workflows#1093, kubernetes/kubernetes#88613: its container may remain Running forever."""
     message = "Pod was active on the node longer than the specified deadline"
     status = {"phase": "Failed", "reason": "DeadlineExceeded", "message": message, "startTime": jobs.at(0)}
     pod = jobs.pod(1, 137 if reported else None, when=61, **status)
@@ -73,7 +73,7 @@ def test_a_pod_that_stays_terminating_on_a_lost_node(reason: str, api: BundleApi
 
 
 def test_a_container_that_the_kubelet_lost(api: BundleApi, attached: Attach) -> None:
-    """NVIDIA/OSMO#200: the exit code 137 is the kubelet's own, and no signal was sent."""
+    """NVIDIA/OSMO#200: the kubelet sets the exit code 137 although no signal was sent."""
     message = "The container could not be located when the pod was terminated"
     unknown = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": message}}
     serve(
@@ -96,7 +96,7 @@ def test_a_container_that_the_kubelet_lost(api: BundleApi, attached: Attach) -> 
 def test_exit_code_0_of_rank_in_deleted_pod(
     more: dict[str, Any], cause: str, api: BundleApi, attached: Attach
 ) -> None:
-    """kubernetes/kubernetes#90636, #69785: the Job is Complete, though the rank was ended at step 5."""
+    """kubernetes/kubernetes#90636, #69785: the Job is Complete although the rank was terminated at step 5."""
     job = jobs.job("train", 2, jobs.condition("Complete"), succeeded=2)
     serve(api, job, jobs.pod(0), jobs.pod(1, 0, when=65, **more))
     verdict = attached().verdict
@@ -106,7 +106,7 @@ def test_exit_code_0_of_rank_in_deleted_pod(
 
 
 def test_a_pod_of_an_ended_rank_may_be_deleted(api: BundleApi, attached: Attach) -> None:
-    """Contract: the deletion of a pod whose rank had ended accuses nobody."""
+    """Contract: if a pod is deleted after its rank has ended, nobody is accused."""
     job = jobs.job("train", 2, jobs.condition("Complete"), succeeded=2)
     serve(api, job, jobs.pod(0), jobs.pod(1, 0, when=60, metadata=LEAVING))
     verdict = attached().verdict
@@ -159,7 +159,7 @@ def test_a_failure_that_the_policy_counts_is_not_allowed(
 
 
 def test_a_sidecar_that_ran_out_of_memory(api: BundleApi, attached: Attach) -> None:
-    """argoproj/argo-workflows#15153: the rank ended well, and its pod failed with the sidecar."""
+    """argoproj/argo-workflows#15153: the rank succeeded, but its pod failed because of the sidecar."""
     state = jobs.state(137, 30, reason="OOMKilled")
     pod = with_other(jobs.pod(1, 0, phase="Failed"), "side", state)
     serve(api, jobs.job("train", 2, FAILED), jobs.pod(0), pod)

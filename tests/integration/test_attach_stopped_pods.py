@@ -1,6 +1,6 @@
 """`harness attach` to jobs whose pods were stopped from outside: by a deletion, an eviction or a lost node.
 
-The containers of such pods often exit with 1, and their logs show no error or are gone.
+The containers of such pods often exit with 1, and their logs show no error or no longer exist.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def test_a_pod_that_its_controller_stopped_names_the_reason(
     api: BundleApi,
     attached: Attach,
 ) -> None:
-    """kubernetes-sigs/kueue#14811, kubernetes/kubernetes#117015: the Job controller deletes pods that run."""
+    """kubernetes-sigs/kueue#14811, kubernetes/kubernetes#117015: the Job controller deletes running pods."""
     job = jobs.job("train", 2, jobs.condition(*condition))
     job["spec"] |= spec
     stopped = [jobs.pod(n, code, when=52, metadata=leaving(50)) for n in (0, 1)]
@@ -276,7 +276,7 @@ def peers_node_gone_later(api: BundleApi) -> None:
 
 
 def eviction_given_up(api: BundleApi) -> None:
-    """kubernetes/kubernetes#69785: a preemption that does not happen leaves a condition that is False."""
+    """kubernetes/kubernetes#69785: a preemption that was canceled leaves a condition with status False."""
     condition = jobs.condition("DisruptionTarget", "PreemptionByScheduler", "preempting", 30)
     failed = jobs.pod(1, 1, when=53, conditions=[{**condition, "status": "False"}])
     serve(api, jobs.job("train", 2, *FAILED), jobs.pod(0, 1, when=54), failed, r0=LOST)
@@ -301,7 +301,8 @@ def test_a_rank_that_failed_by_itself_crashed(
 
 
 def test_job_readmitted_by_kueue_was_not_restarted_by_users(api: BundleApi, attached: Attach) -> None:
-    """kubernetes-sigs/kueue#692: the pods from before the eviction still stop while the new ones run."""
+    """kubernetes-sigs/kueue#692: the pods from before the eviction are still terminating while the new ones
+    run."""
     old = [jobs.pod(n, None, name=f"train-{n}-old", metadata=leaving(50)) for n in (0, 1)]
     new = [jobs.pod(n, None, name=f"train-{n}-new") for n in (0, 1)]
     for pod in new:
@@ -342,7 +343,7 @@ def test_the_address_of_a_lost_peer_names_its_pod(
 
 
 def test_jobset_without_pods_names_job_that_failed_first(api: BundleApi, attached: Attach) -> None:
-    """kubernetes-sigs/jobset#461 and #776: the pods are gone, and only the JobSet's status is left."""
+    """kubernetes-sigs/jobset#461 and #776: the pods were deleted, and only the JobSet's status is left."""
     message = "jobset failed due to one or more job failures (first failed job: train-w-1)"
     one = jobs.job("w", 1)["spec"]
     replicated = [{"name": "w", "replicas": 2, "template": {"spec": one}}]

@@ -54,12 +54,12 @@ class LocalLauncher:
         )
 
     def stop(self) -> None:
-        """There is nothing to end."""
+        """Do nothing, because no launch is in progress."""
 
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of an index with the versions of a client, one of which conflicts with the lock."""
+    """Yield the URL of an index with the versions of a client, one of which conflicts with the lock file."""
     root = tmp_path_factory.mktemp("index")
     for version in RELEASED:
         wheel(root / "client", "client", version, "library>=2" if version == CONFLICTING else "library>=1")
@@ -76,7 +76,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def context(tmp_path: Path, cache: Path, index: str, monkeypatch: pytest.MonkeyPatch) -> RunContext:
-    """A context whose worker image has a lock of the client and its library."""
+    """Return a context whose worker image has a lock file with the client and its library."""
     monkeypatch.setenv("UV_DEFAULT_INDEX", index)
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     lock = tmp_path / "worker.txt"
@@ -96,8 +96,8 @@ def searched(
 
 
 def test_first_bad_version_is_found_among_those_in_index(context: RunContext, tmp_path: Path) -> None:
-    """Contract: the order is that of PEP 440, a version that conflicts with the lock is skipped, and the
-    report has neither secrets nor paths of this machine.
+    """Contract: versions are in PEP 440 order, a version that conflicts with the lock file is skipped, and
+    the report contains neither secrets nor paths on this machine.
     """
     assert of_index("client", "1.0", "latest", context).versions[-1].id == "1.10"
     versions = of_index("client", "1.0a1", "2.0.dev20261231", context)
@@ -124,7 +124,7 @@ def test_an_interrupted_search_continues_and_repeats_no_launch(context: RunConte
     with pytest.raises(KeyboardInterrupt):
         searched(versions, first, folder, context)
     with (folder / "bisect.jsonl").open("a") as ledger:
-        ledger.write('{"version": "1.1", "res')  # cut off by a kill
+        ledger.write('{"version": "1.1", "res')  # The line was truncated because the process was killed.
     _, _, result = searched(versions, second, folder, context)
     assert result.certain
     assert result.bad is not None
@@ -150,7 +150,7 @@ def test_newer_good_version_leads_to_fix(context: RunContext, tmp_path: Path) ->
 def test_index_that_fails_during_search_skips_no_version(
     context: RunContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contract: the search ends with an error instead of the claim that no version can be installed."""
+    """Contract: the search ends with an error, and does not claim that no version can be installed."""
     versions = of_index("client", "1.0", "1.10", context)
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9")
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
@@ -206,7 +206,7 @@ def test_a_missing_end_is_named_by_its_option(context: RunContext) -> None:
 
 
 def test_a_controller_has_no_versions_to_search_among(context: RunContext, tmp_path: Path) -> None:
-    """Contract: nothing is created."""
+    """Contract: such a search is rejected before anything is created."""
     with pytest.raises(UsageError, match="jobset is not a Python package, so its versions cannot be listed"):
         bisect("jobset", None, None, None, Path("jobs/multinode.yaml"), None, 0.01, context)
     assert not context.settings.runs_dir.exists()

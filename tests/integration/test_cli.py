@@ -1,4 +1,4 @@
-"""The command as a program: exit codes, help and JSON, without Docker."""
+"""The `harness` program: exit codes, help and JSON, without Docker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMANDS += ["doctor", "tracker", "images", "faults", "soak", "pause", "resume",
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    """The environment of a user without Docker and without settings."""
+    """Return the environment of a user without Docker and without settings."""
     (tmp_path / "bin").mkdir()
     kept = {n: v for n, v in os.environ.items() if not n.startswith(("HARNESS_", "PLUTO_", "KEEP_CLUSTER"))}
     return {**kept, "PATH": str(tmp_path / "bin"), "HOME": str(tmp_path), "COLUMNS": "120"}
@@ -40,7 +40,8 @@ def harness(*arguments: str, env: dict[str, str], **more: str) -> subprocess.Com
 
 
 def wrong(done: subprocess.CompletedProcess[str], message: str) -> None:
-    """Expect exit code 64, one message that says it, no traceback, and nothing created."""
+    """Assert that a command exits with 64, prints one message with this text and no traceback, and creates
+    nothing."""
     assert done.returncode == 64, done.stderr + done.stdout
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -88,7 +89,7 @@ def test_a_broken_job_file(env: dict[str, str], tmp_path: Path, text: str) -> No
 
 @pytest.mark.parametrize("run_id", ["12345", "JOB-77", "x" * 256])
 def test_a_run_id_that_the_client_would_resume(env: dict[str, str], run_id: str) -> None:
-    """PLUTO_RUN_ID=12345 or JOB-77 names an old run: the job would write into it."""
+    """PLUTO_RUN_ID=12345 or JOB-77 names an earlier run, to which the job would write."""
     wrong(harness("run", str(JOB), env=env, PLUTO_RUN_ID=run_id), "PLUTO_RUN_ID")
 
 
@@ -108,12 +109,13 @@ def test_every_command_has_a_usage_text(env: dict[str, str], command: list[str])
 
 
 def test_help_says_what_is_taken_where_nothing_is_given(env: dict[str, str]) -> None:
-    """Square brackets would be markup, and gone."""
+    """Text in square brackets must not be interpreted as markup, which would remove it."""
     assert "pluto-e2e)" in harness("run", "--help", env=env).stdout
 
 
 def test_a_shell_needs_a_cluster_that_was_kept(env: dict[str, str], tmp_path: Path) -> None:
-    """Contract: there is no shell for a launch that never was, or for a rank that it does not have."""
+    """Contract: there is no shell for a launch that does not exist, or for a rank that the launch does not
+    have."""
     harness("run", str(JOB), env=env)
     wrong(harness("shell", "runs/latest", env=env), "the cluster of")
     wrong(harness("logs", "runs/latest", "--rank", "1", env=env), "no pod for rank 1")
@@ -127,7 +129,7 @@ def test_no_runs_yet(env: dict[str, str]) -> None:
 
 
 def test_a_run_without_docker_prints_one_json_verdict(env: dict[str, str], tmp_path: Path) -> None:
-    """The verdict on stdout, progress on stderr; the bundle, judged again, says the same."""
+    """The verdict is on stdout and progress is on stderr. Judging the bundle again gives the same verdict."""
     done = harness("run", str(JOB), "--json", env=env)
     verdict = json.loads(done.stdout)
     assert done.returncode == {"PASS": 0, "FAIL": 1, "UNKNOWN": 2}[verdict["verdict"]] != 0
@@ -160,8 +162,8 @@ def test_a_run_without_docker_prints_one_json_verdict(env: dict[str, str], tmp_p
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_a_reader_that_has_left_changes_nothing(env: dict[str, str], tmp_path: Path, more: list[str]) -> None:
-    """Contract: in `harness run … 2>&1 | head -1`, output that nobody reads neither stops the clean-up nor
-    makes a PASS.
+    """Contract: in `harness run … 2>&1 | head -1`, output that is not read neither stops the cleanup nor
+    leads to a PASS.
     """
     read, write = os.pipe()
     os.close(read)
@@ -175,7 +177,7 @@ def test_a_reader_that_has_left_changes_nothing(env: dict[str, str], tmp_path: P
 
 
 def passed(runs: Path, second: int) -> Path:
-    """A bundle of a launch that passed, as far as these tests read it."""
+    """Write a minimal bundle of a launch that passed."""
     path = runs / f"20261121T0500{second:02}Z-{second:08x}"
     path.mkdir(parents=True)
     manifest = {"nonce": f"{second:08x}", "started_at": f"2026-11-21T05:00:{second:02}Z"}
@@ -185,7 +187,8 @@ def passed(runs: Path, second: int) -> Path:
 
 
 def test_runs_of_any_state_are_listed_and_pruned(env: dict[str, str], tmp_path: Path) -> None:
-    """Contract: damaged ones too. The removed bytes are printed, and `latest` stays valid."""
+    """Contract: damaged bundles are included. The number of removed bytes is printed, and `latest` remains
+    valid."""
     good = [passed(tmp_path / "runs", second) for second in (1, 2, 3)]
     damaged = passed(tmp_path / "runs", 4)
     (damaged / "manifest.json").write_text("{")
@@ -209,7 +212,7 @@ def test_runs_of_any_state_are_listed_and_pruned(env: dict[str, str], tmp_path: 
 
 
 def test_run_keeps_of_past_what_it_is_told(env: dict[str, str], tmp_path: Path) -> None:
-    """Contract: older bundles go after the run's own verdict. Its own bundle stays."""
+    """Contract: older bundles are removed after the run's own verdict, and the run's own bundle is kept."""
     good = [passed(tmp_path / "runs", second) for second in (1, 2, 3)]
     done = harness("run", str(JOB), "--keep-runs", "last:1", env=env)
     assert done.returncode in (1, 2)
@@ -222,7 +225,7 @@ def test_run_keeps_of_past_what_it_is_told(env: dict[str, str], tmp_path: Path) 
 
 
 def test_diff_exits_with_1_when_verdicts_differ(env: dict[str, str], tmp_path: Path) -> None:
-    """0 when nothing that matters differs, 1 when something does; one document."""
+    """The exit code is 0 if nothing relevant differs, and otherwise 1. The output is one document."""
     one, other = (
         str(extract(RECORDED / f"{name}.tar.xz", tmp_path / name))
         for name in ("client-drop-point", "client-wrong-value")

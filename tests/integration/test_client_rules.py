@@ -1,4 +1,4 @@
-"""ground_truth/client_rules.py says what the installed Pluto client does. The real tracker shows it."""
+"""Check the rules in ground_truth/client_rules.py against the installed Pluto client and a real tracker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.workers.ground_truth.client_rules import sent, sent_name
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], float]:
-    """What the tracker has of client_values.py: (name, step) → value."""
+    """Return the points of client_values.py in the tracker, as a mapping from (name, step) to value."""
     server = Server(tmp_path_factory.mktemp("rules")).start()
     home = tmp_path_factory.mktemp("home")
     finished(server.pluto(home, script="client_values.py", PLUTO_RUN_ID="rules"), seconds=400)
@@ -29,7 +29,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], fl
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_client_sends_the_name_from_the_rules(logged: dict[tuple[str, int], float], name: str) -> None:
-    """Contract: the client sends the name that the rules say, and no other."""
+    """Contract: the client sends exactly the names that the rules predict."""
     index = NAMES.index(name)
     assert logged[sent_name(name), 1000 + index] == float(index)
     assert [key for key in logged if key[1] == 1000 + index] == [(sent_name(name), 1000 + index)]
@@ -37,7 +37,8 @@ def test_the_client_sends_the_name_from_the_rules(logged: dict[tuple[str, int], 
 
 @pytest.mark.parametrize("label", VALUES)
 def test_the_run_has_the_value_from_the_rules(logged: dict[tuple[str, int], float], label: str) -> None:
-    """Contract: the run has the last of the values that the rules say, or nothing when it is left out."""
+    """Contract: the run contains the last of the values that the rules predict, or none if the value is
+    omitted."""
     outcome, seen = sent(VALUES[label]()), logged.get((f"value/{label}", 0))
     if not outcome.kept or not outcome.values:
         assert seen is None, outcome
@@ -48,7 +49,7 @@ def test_the_run_has_the_value_from_the_rules(logged: dict[tuple[str, int], floa
 
 @pytest.mark.parametrize("label", STEPS)
 def test_a_step_is_a_whole_number_or_refused(logged: dict[tuple[str, int], float], label: str) -> None:
-    """Contract: a step arrives as its whole number, or the rules say that it is refused."""
+    """Contract: a step arrives as an integer, or the rules predict that it is rejected."""
     outcome = sent(1.0, STEPS[label])
     arrived = [step for metric, step in logged if metric == f"step/{label}"]
     assert arrived == ([int(STEPS[label])] if outcome.kept else [])

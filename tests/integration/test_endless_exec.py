@@ -1,4 +1,5 @@
-"""A container that prints without end when a harness looks into it, over a real WebSocket on loopback."""
+"""A container that prints endless output when the harness inspects it, through a real WebSocket on
+loopback."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ STDOUT = b"\x01"
 
 
 class _Endless(socketserver.StreamRequestHandler):
-    """Accepts an exec, and sends 64 KiB of output again and again until the client closes the connection."""
+    """Accepts an exec request, and repeatedly sends 64 KiB of output until the client closes the
+    connection."""
 
     def handle(self) -> None:
         headers = dict(
@@ -63,7 +65,7 @@ def kube(tmp_path: Path) -> Iterator[Kube]:
 
 
 def test_output_without_end_is_an_error(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contract: neither the memory nor the time that a container takes is chosen by the container."""
+    """Contract: a container cannot make the harness use unlimited memory or time."""
     monkeypatch.setattr(inspection, "MAX_OUTPUT", 1 << 20)
     [found] = inspection.inspect_pods(kube, [POD], network=False)
     assert found.error == "OSError: the command's output exceeded 1 MiB, or the command ran longer than 15 s"

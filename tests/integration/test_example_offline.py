@@ -1,4 +1,5 @@
-"""examples/own-repository without a cluster: it installs, its judge is called, test and job are sound."""
+"""examples/own-repository without a cluster: it can be installed, its judge is called, and its test and job
+are valid."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ BIN = Path(sys.executable).parent
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy, installed into `site` beside it."""
+    """Return a copy of the repository, which is installed into `site` next to it."""
     folder = tmp_path_factory.mktemp("another")
     copy = Path(shutil.copytree(ROOT / "examples/own-repository", folder / "repository"))
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-index", "--no-deps"]
@@ -48,7 +49,7 @@ def run(repository: Path, *command: str, code: int = 0) -> str:
 
 
 def test_its_judge_is_asked_offline(repository: Path, tmp_path: Path) -> None:
-    """Contract: for a recorded PASS it says that the loss fell. The verdict stays PASS."""
+    """Contract: for a recorded PASS, the judge reports that the loss fell, and the verdict remains PASS."""
     bundle = extract(ROOT / "tests/recorded/tracker-outage.tar.xz", tmp_path / "bundle")
     verdict = json.loads(run(repository, "harness", "judge", "--json", str(bundle)))
     assert verdict["verdict"] == "PASS"
@@ -56,13 +57,14 @@ def test_its_judge_is_asked_offline(repository: Path, tmp_path: Path) -> None:
 
 
 def test_a_loss_that_does_not_fall_is_a_fail(repository: Path, tmp_path: Path) -> None:
-    """Contract: exit code 1 and a cause of its own, although the evidence is otherwise a PASS."""
+    """Contract: the exit code is 1 and the cause is the judge's own, although all other checks pass."""
     bundle = extract(ROOT / "tests/recorded/tracker-outage.tar.xz", tmp_path / "bundle")
     judging = repository.parent / "site/judging.py"
     text = judging.read_text()
     try:
         judging.write_text(text.replace("end.value < start.value", "end.value > start.value"))
-        # Of the same size, and perhaps of the same second, as what its bytecode was made of.
+        # The new file may have the same size and modification time in seconds as the one from which the
+        # bytecode was compiled.
         later = time.time() + 10
         os.utime(judging, (later, later))
         verdict = json.loads(run(repository, "harness", "judge", "--json", str(bundle), code=1))
@@ -72,14 +74,14 @@ def test_a_loss_that_does_not_fall_is_a_fail(repository: Path, tmp_path: Path) -
 
 
 def test_its_tests_find_the_fixtures(repository: Path) -> None:
-    """And its own job file in place of the main job."""
+    """The repository's own job file is used in place of the main job."""
     output = run(repository, "pytest", "--setup-plan", "-q")
     assert "test_training_that_learns_nothing" in output
     assert "SETUP    S cluster" in output
 
 
 def test_its_job_and_worker_are_sound(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job file passes every check, and pyproject.toml names the folder whose files travel."""
+    """The job file passes every check, and pyproject.toml names the folder whose files are sent."""
     monkeypatch.chdir(repository)
     assert JobFile.load(Path("job.yaml")).ranks == 2
     found = scripts.users(Settings())

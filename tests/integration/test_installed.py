@@ -1,4 +1,4 @@
-"""The harness as a dependency: a wheel built from an sdist, in a venv and a folder of its own."""
+"""The harness as a dependency: a wheel that was built from an sdist, in its own venv and folder."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ print("all")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built offline from an sdist, which is built from a copy of the checkout."""
+    """Return a wheel that was built offline from an sdist, which was built from a copy of the checkout."""
     return build(tmp_path_factory.mktemp("built"))
 
 
 @pytest.fixture(scope="module")
 def bin_(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of a new venv with the wheel. Its dependencies are those of the tests."""
+    """Return the folder with the programs of a new venv with the wheel. Its dependencies are those of the
+    tests."""
     venv = tmp_path_factory.mktemp("venv")
     run([sys.executable, "-m", "venv", "--without-pip", venv], venv)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", venv / "bin/python"]
@@ -54,8 +55,8 @@ def bin_(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_contains_exactly_the_package_files(wheel: Path) -> None:
-    """Contract: it has files that no Python names too: Dockerfiles, locks, faults, templates. It takes no
-    other top-level name.
+    """Contract: the wheel also contains files that are not Python modules, such as Dockerfiles, locks, faults
+    and templates. It has no other top-level name.
     """
     # The checkout may belong to another user, as under sudo.
     files = ["git", "-c", "safe.directory=*", "-C", ROOT, "ls-files", "--"]
@@ -70,7 +71,7 @@ def test_the_wheel_contains_exactly_the_package_files(wheel: Path) -> None:
 
 
 def test_the_command_is_the_installed_one(bin_: Path, tmp_path: Path) -> None:
-    """Contract: nothing of the checkout is imported."""
+    """Contract: nothing is imported from the checkout."""
     assert "judge" in run([bin_ / "harness", "--help"], tmp_path)
     where = run([bin_ / "python", "-c", "import harness; print(harness.__file__)"], tmp_path)
     assert where.startswith(str(bin_.parent))
@@ -103,7 +104,7 @@ def test_a_bundle_is_judged(bin_: Path, tmp_path: Path) -> None:
 def test_command_works_without_repository_or_tells_what_it_needs(
     bin_: Path, tmp_path: Path, words: list[str], code: int, expected: str
 ) -> None:
-    """Contract: no traceback, and nothing is created, in a folder that is not the checkout."""
+    """Contract: outside the checkout, there is no traceback and nothing is created."""
     command = [bin_ / "harness", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     output = done.stdout + done.stderr
@@ -113,7 +114,7 @@ def test_command_works_without_repository_or_tells_what_it_needs(
 
 
 def test_images_are_made_of_the_same_files(bin_: Path, tmp_path: Path) -> None:
-    """Contract: the tags are those of the checkout."""
+    """Contract: the image tags equal those of the checkout."""
     output = run([bin_ / "python", "-c", TAGS.format(arguments=ARGUMENTS)], tmp_path)
     assert json.loads(output) == [
         recipe.tag(ARGUMENTS, "3.13", ARM64) for recipe in (WORKER, TRACKER, CONTROLLER)
@@ -121,7 +122,7 @@ def test_images_are_made_of_the_same_files(bin_: Path, tmp_path: Path) -> None:
 
 
 def test_the_fixtures_are_there(bin_: Path, tmp_path: Path) -> None:
-    """The plugin is found by its entry point; `--setup-plan` resolves fixtures and makes none of them."""
+    """The plugin is found by its entry point. `--setup-plan` resolves fixtures without creating them."""
     test = "def test_mine(launch, job, cluster, harness_settings): ..."
     (tmp_path / "test_mine.py").write_text(test)
     output = run([bin_ / "python", "-m", "pytest", "--setup-plan", "test_mine.py"], tmp_path)

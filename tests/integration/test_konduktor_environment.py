@@ -1,4 +1,5 @@
-"""konduktor's own environment, made for real from its lock (or reused), and its program run in it."""
+"""konduktor's own environment, created from its lock file (or reused), and its program in this
+environment."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def konduktor() -> Path:
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """A home of its own: konduktor writes logs and a user hash to whatever home it gets."""
+    """Return an environment with a separate home folder, because konduktor writes logs and a user hash to its
+    home folder."""
     return {**os.environ, "HOME": str(tmp_path), "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1"}
 
 
@@ -52,7 +54,7 @@ def test_it_is_the_nightly_that_the_lock_pins(
 def test_it_has_the_options_that_a_launch_uses(
     konduktor: Path, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    """A nightly that renames one of these fails here and not in the middle of a launch."""
+    """If a nightly version renames one of these options, this test fails before a launch does."""
     result = subprocess.run(
         [konduktor, "launch", "--help"],
         env=environ,
@@ -102,9 +104,10 @@ print(json.dumps(pod))
 
 
 def test_it_mounts_every_script_that_is_sent(konduktor: Path, environ: dict[str, str]) -> None:
-    """Contract: konduktor's own merge keeps the mount and the volume of each file, in folders too.
+    """Contract: konduktor's merge of pod configurations keeps the mount and the volume of each file, even in
+    subfolders.
 
-    It merges mounts of one name into one.
+    konduktor merges mounts that have the same name.
     """
     mounts = scripts.mounts({"a.py": b"", "parts/b.py": b"", "parts/deep/c.txt": b""})
     ours = konduktor_config(Submission("e2e-1", "1", "", {}, files=mounts))["kubernetes"]["pod_config"]
@@ -125,7 +128,8 @@ def test_it_mounts_every_script_that_is_sent(konduktor: Path, environ: dict[str,
 
 
 def test_process_that_waited_fails_as_one_that_did_not(konduktor: Path, tmp_path: Path) -> None:
-    """Contract: what was begun before its files were there reads them as any konduktor."""
+    """Contract: a konduktor process that was started before its files existed reads them like any other
+    one."""
     failures = []
     for begun in (konduktor, None):
         with Konduktor(tmp_path, begun) as launching:

@@ -1,7 +1,6 @@
-"""netcheck names why ranks cannot meet, and the right rank: four processes in four network namespaces.
-
-What goes wrong is real: rules of iptables in the node, links, mounts, a DNS server's records and cache. Cases
-run three at a time, each in a world of its own, because most of their time is waiting.
+"""netcheck names the reason why ranks cannot connect, and the right rank, with four processes in four network
+namespaces. The faults are real: iptables rules on the node, links, mounts, and a DNS server's records and
+cache. Three cases run at a time, each in its own World, because they mostly wait.
 """
 
 from __future__ import annotations
@@ -26,15 +25,16 @@ PORT = 29501
 WORLDS = 3
 PACKAGES = Path(__file__).resolve().parents[2] / "harness/workers"
 WAIT = {"deadline": 8}
-"""Where a rank, a record or an answer is waited for until the end."""
+"""For cases in which netcheck waits for a rank, a record or a response until its deadline."""
 SLOW = {"deadline": 180}
-"""Where a busy machine makes netcheck wait longer before it names the cause."""
+"""For cases in which netcheck waits longer on a busy machine before it names the cause."""
 
 
 def play(
     pods: World, deadline: float = 20.0, without: tuple[int, ...] = (), size: int = 4, **of: dict[str, Any]
 ) -> dict[int, Result]:
-    """Run the ranks together; `r2={…}` are options of rank 2, `all={…}` of each. Return what each printed."""
+    """Run all ranks at the same time, and return each rank's result. `r2={…}` contains options for rank 2,
+    and `all={…}` options for all ranks."""
     started = {}
     for rank in range(size):
         if rank not in without:
@@ -48,11 +48,11 @@ def play(
 
 FOUR = {"NNODES": "4", "WORLD_SIZE": "4"}
 SERVICE = "master.team.svc.cluster.local"
-"""As in ColossalAI's guide: rank 0 has a Service of its own."""
+"""The DNS name of a separate Service for rank 0, as in ColossalAI's guide."""
 
 
 def together(started: Iterable[subprocess.Popen[str]]) -> None:
-    """Let processes that are ready begin."""
+    """Start netcheck in all processes once they are ready."""
     for process in started:
         assert process.stdout
         assert process.stdout.readline() == "ready\n", process.communicate()
@@ -72,15 +72,15 @@ def finished(process: subprocess.Popen[str]) -> Result:
 
 
 def finding_of(result: Result, cause: str) -> Result:
-    """The finding of a cause."""
+    """Return the finding with this cause."""
     return next(finding for finding in result["findings"] if finding["cause"] == cause)
 
 
-# -- what goes wrong
+# -- faults
 
 
 def rules(*texts: str) -> Callable[[World], None]:
-    """Rules in the node."""
+    """Return a function that adds iptables rules on the node."""
 
     def change(pods: World) -> None:
         for text in texts:
@@ -90,24 +90,26 @@ def rules(*texts: str) -> Callable[[World], None]:
 
 
 def forwarded(*texts: str, to: str = "DROP") -> Callable[[World], None]:
-    """Rules in the node, for what it forwards."""
+    """Return a function that adds rules on the node for forwarded packets."""
     return rules(*(f"FORWARD {text} -j {to}" for text in texts))
 
 
 def rejected(*texts: str, how: str = "icmp-host-prohibited") -> Callable[[World], None]:
-    """Rules in the node as firewalld has them: REJECT, with a message to the sender."""
+    """Return a function that adds REJECT rules on the node, which send a message to the sender, like those of
+    firewalld."""
     return forwarded(*texts, to=f"REJECT --reject-with {how}")
 
 
 def denied(pods: World) -> None:
-    """A firewall in the pod of rank 2 rejects what the rank sends."""
+    """Add a firewall in the pod of rank 2 that rejects the rank's own packets."""
     pods.iptables(
         pods.pod(2), f"-A OUTPUT {TO_PORT} -d 10.77.0.0/16 -j REJECT --reject-with icmp-host-prohibited"
     )
 
 
 def record(rank: int, *addresses: str) -> Callable[[World], None]:
-    """Let the name of a rank lead elsewhere; without addresses, nowhere."""
+    """Return a function that changes the addresses of a rank's name. Without addresses, it removes the
+    record."""
 
     def change(pods: World) -> None:
         name = f"job-{rank}.{DOMAIN}."
@@ -120,7 +122,7 @@ def record(rank: int, *addresses: str) -> Callable[[World], None]:
 
 
 def alias(*ranks: int) -> Callable[[World], None]:
-    """Let the Service of rank 0 lead to these ranks."""
+    """Return a function that makes the name of rank 0's Service resolve to these ranks."""
 
     def change(pods: World) -> None:
         records = {**pods.zone.records, f"{SERVICE}.": [pods.address(rank) for rank in ranks]}
@@ -130,7 +132,8 @@ def alias(*ranks: int) -> Callable[[World], None]:
 
 
 def too_early(cache: str) -> Callable[[World], None]:
-    """Somebody asked for rank 2 before its record was there. The record exists now."""
+    """Return a function that queries the name of rank 2 before its record exists, and then adds the
+    record."""
 
     def change(pods: World) -> None:
         everything = replace(pods.zone, cache=cache)
@@ -143,43 +146,44 @@ def too_early(cache: str) -> Callable[[World], None]:
 
 
 def narrow_and_mute(pods: World) -> None:
-    """The link of rank 3 carries 1300 bytes, its end believes 1500, and the node says nothing of it."""
+    """Limit the link of rank 3 to 1300 bytes, although its interface has an MTU of 1500, and suppress the
+    node's ICMP messages."""
     pods.mtu(3, 1300)
     pods.iptables(pods.gateway, "-A OUTPUT -p icmp -j DROP")
 
 
 def unroutable(pods: World) -> None:
-    """The node has no route from rank 1 to rank 2, neither for its connections nor for its responses."""
+    """Remove the node's route from rank 1 to rank 2, for both connections and responses."""
     pods.rule("from 10.77.1.2 to 10.77.2.2 unreachable")
 
 
 def other_ip_version(pods: World) -> None:
-    """Rank 1 has no IPv6 address, and the record of rank 2 has nothing else."""
+    """Remove the IPv6 address of rank 1, and let the record of rank 2 contain only an IPv6 address."""
     record(2, "fd77:2::2")(pods)
     pods.version_4_alone(1)
 
 
 def nothing(_: World) -> None:
-    """Nothing is wrong with the world."""
+    """Change nothing."""
 
 
 def variables(rank: int, **given: str) -> dict[str, Any]:
     return {f"r{rank}": {"variables": given}}
 
 
-# -- one world, one test after the other
+# -- tests that share one World and run one after the other
 
 
 @pytest.fixture(scope="module")
 def five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Four ranks, and a fifth pod for what does not belong to the job."""
+    """Yield four ranks, and a fifth pod for processes that do not belong to the job."""
     with world(tmp_path_factory.mktemp("world"), size=5) as made:
         yield made
 
 
 @pytest.fixture
 def pods(five: World) -> Iterator[World]:
-    """A world without rules."""
+    """Return the World, after all rules have been removed."""
     yield five
     five.reset()
 
@@ -193,14 +197,14 @@ def test_every_healthy_rank_knows_that_all_pairs_pass(pods: World) -> None:
 
 
 def test_healthy_with_a_service_for_rank_0(pods: World) -> None:
-    """Contract: MASTER_ADDR may be another name than that of the pod; it must lead to rank 0 all the same."""
+    """Contract: MASTER_ADDR may differ from the pod's name, but must resolve to rank 0."""
     alias(0)(pods)
     results = play(pods, all=NAMED)
     assert [result["verdict"] for result in results.values()] == ["ok"] * 4
 
 
 def test_as_a_command(pods: World) -> None:
-    """`python -m netcheck`, for people: the matrix, each step, an exit code."""
+    """`python -m netcheck` prints the matrix and each step in readable form, and has an exit code."""
     started = [pods.start(rank, variables=FOUR, module=("-m", "netcheck")) for rank in range(4)]
     shown = [process.communicate(timeout=300)[0] for process in started]
     assert [process.returncode for process in started] == [0] * 4
@@ -209,7 +213,8 @@ def test_as_a_command(pods: World) -> None:
 
 
 def test_waiting_fills_no_negative_cache(pods: World) -> None:
-    """Contract: a record that comes late is found at once, also by those who ask plainly afterwards."""
+    """Contract: a record that is created late is found immediately, even by later queries with
+    getaddrinfo."""
     everything = replace(pods.zone, cache="type")
     pods.serve(everything)
     record(2)(pods)
@@ -225,7 +230,7 @@ def test_waiting_fills_no_negative_cache(pods: World) -> None:
 
 
 def test_another_jobs_master(pods: World) -> None:
-    """The name of rank 0 leads to a pod that runs rank 0 of another job."""
+    """The name of rank 0 resolves to a pod that runs rank 0 of another job."""
     job = {**FOUR, "NODE_RANK": "0", "RDZV_ID": "run-other"}
     other = pods.start(4, "--deadline", "60", variables=job)
     together([other])
@@ -239,7 +244,7 @@ def test_another_jobs_master(pods: World) -> None:
 
 
 def test_a_wrong_search_path_is_not_waited_for(pods: World) -> None:
-    """Contract: no rank finds another one, and none waits for its deadline to say why."""
+    """Contract: no rank finds another one, and each reports the reason before its deadline."""
     elsewhere = {**SHORT, "search": "other.svc.cluster.local"}
     result = play(pods, deadline=15, all=elsewhere)[0]
     assert (result["cause"], result["ranks"]) == ("dns.search_path", [0])
@@ -247,7 +252,8 @@ def test_a_wrong_search_path_is_not_waited_for(pods: World) -> None:
 
 
 def test_a_policy_for_all_pods_filters_every_rank(pods: World) -> None:
-    """A policy for all pods, as a security group that does not name itself. Each rank says it of its row."""
+    """A policy applies to all pods, like a security group that does not allow its own members. Each rank
+    reports it for its own row."""
     forwarded(f"-p tcp --dport {PORT}")(pods)
     results = play(pods, **WAIT)
     assert {result["cause"] for result in results.values()} == {"tcp.filtered"}
@@ -255,7 +261,7 @@ def test_a_policy_for_all_pods_filters_every_rank(pods: World) -> None:
 
 
 def test_a_rank_with_a_clock_offset_is_named(pods: World, tmp_path: Path) -> None:
-    """Linux has one clock for all namespaces. This rank's Python reads one that is 10 minutes ahead."""
+    """Network namespaces share one clock, so this rank's Python uses a clock that is 10 minutes ahead."""
     ahead = "import time; true = time.time; time.time = lambda: true() + 600\n"
     (tmp_path / "sitecustomize.py").write_text(ahead)
     result = play(pods, **variables(2, PYTHONPATH=f"{tmp_path}:{PACKAGES}"))[0]
@@ -266,7 +272,7 @@ def test_a_rank_with_a_clock_offset_is_named(pods: World, tmp_path: Path) -> Non
 
 
 def test_a_rank_with_another_torch_version_is_named(pods: World, tmp_path: Path) -> None:
-    """Real metadata of two versions of PyTorch, as pip leaves it."""
+    """The ranks have package metadata of two versions of PyTorch, as pip installs it."""
     paths = {}
     for version in ("2.9.1", "2.8.0"):
         folder = tmp_path / version / f"torch-{version}.dist-info"
@@ -278,7 +284,7 @@ def test_a_rank_with_another_torch_version_is_named(pods: World, tmp_path: Path)
 
 
 def test_without_a_run_id(pods: World) -> None:
-    """Contract: who cannot tell its job from another one says so, and does not say ok."""
+    """Contract: a rank that cannot distinguish its job from another one reports "unknown", and not "ok"."""
     result = play(pods, all={"variables": {"RDZV_ID": "-"}})[0]
     assert result["verdict"] == "unknown"
     doubtful = [finding["step"] for finding in result["findings"] if finding["status"] == "unknown"]
@@ -286,14 +292,16 @@ def test_without_a_run_id(pods: World) -> None:
 
 
 def guide(**changed: str) -> dict[str, Any]:
-    """Options of a rank with the variables of ColossalAI's guide: no NNODES, and pods without names."""
+    """Return options for a rank with the variables in ColossalAI's guide, without NNODES, and for pods
+    without names."""
     known = {"MASTER_ADDR": SERVICE, "WORLD_SIZE": "32", "NNODES": "-", **changed}
     unnamed = "short=$(awk '{print $1, $NF}' /etc/hosts); echo \"$short\" >/etc/hosts"
     return {"variables": known, "setup": unnamed}
 
 
 def test_the_variables_of_the_guide_are_enough(pods: World) -> None:
-    """Contract: WORLD_SIZE gives the number of nodes, and ranks without names learn addresses."""
+    """Contract: the number of nodes is derived from WORLD_SIZE, and ranks without names exchange
+    addresses."""
     alias(0)(pods)
     results = play(pods, all=guide(NPROC_PER_NODE="8"))
     assert [(one["verdict"], one["nodes"]) for one in results.values()] == [("ok", 4)] * 4, results[0]
@@ -303,7 +311,8 @@ def test_the_variables_of_the_guide_are_enough(pods: World) -> None:
 
 @pytest.mark.nightly
 def test_an_unknown_number_of_nodes_is_never_ok(pods: World) -> None:
-    """Contract: all that came are checked against each other, and the verdict says what is not known."""
+    """Contract: all ranks that joined are checked with each other, and the verdict names the unknown number
+    of nodes."""
     alias(0)(pods)
     results = play(pods, deadline=15, all=guide())
     for result in results.values():
@@ -316,7 +325,7 @@ def test_an_unknown_number_of_nodes_is_never_ok(pods: World) -> None:
 
 
 def test_an_unknown_node_count_reports_no_missing_ranks(pods: World) -> None:
-    """Contract: the missing record is the cause, and nobody is called missing.
+    """Contract: the missing record is the cause, and no rank is reported as missing.
 
     Rank 0 runs alone, because ranks that cannot reach it wait for their deadline.
     """
@@ -326,7 +335,7 @@ def test_an_unknown_node_count_reports_no_missing_ranks(pods: World) -> None:
 
 
 def test_ip_version_6_alone_and_another_interface(tmp_path: Path) -> None:
-    """Contract: no name of an interface and no IP version is taken for granted."""
+    """Contract: netcheck works with any interface name and with IPv6 alone."""
     with world(tmp_path, interface="net1", versions=(6,)) as pods:
         result = play(pods)[0]
         assert result["verdict"] == "ok", result
@@ -334,13 +343,13 @@ def test_ip_version_6_alone_and_another_interface(tmp_path: Path) -> None:
         assert re.search(r"net1 \(fd77:(\d:)?:2,", interface)
 
 
-# -- cases, several at once
+# -- cases that run concurrently
 
 
 @dataclass
 class Case:
-    """What is wrong, and what every rank must say of it. `text` is a pattern of the finding's text, `alone`
-    are ranks that no verdict of rank 0 reaches.
+    """A fault, and the result that every rank must report. `pattern` is a regex for the finding's text.
+    `alone` contains the ranks that do not receive rank 0's verdict.
     """
 
     name: str
@@ -454,7 +463,7 @@ CASES = [
 def played(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[dict[int, Result]]]]:
-    """Play all cases that are asked for. Each finds a world without rules."""
+    """Run all selected cases. Each of them starts in a World without rules."""
     items = [item for item in request.session.items if "played" in getattr(item, "fixturenames", ())]
     with ExitStack() as stack:
         free: queue.SimpleQueue[World] = queue.SimpleQueue()
@@ -479,7 +488,7 @@ def played(
 def test_every_rank_names_the_cause_and_missing_ranks(
     case: Case, played: dict[str, Future[dict[int, Result]]]
 ) -> None:
-    """Contract: every rank names the cause and the right ranks, and who is missing."""
+    """Contract: every rank names the cause, the right ranks and the missing ranks."""
     for rank, result in played[case.name].result().items():
         if rank in case.alone:
             assert (result["cause"], result["ranks"], result["whole"]) == (case.cause, [], False)

@@ -1,6 +1,5 @@
-"""netcheck --bandwidth: MB/s and latency of each pair of four network namespaces, and the slow one by name.
-
-A rule in the node drops what exceeds a rate, so TCP really is slow there.
+"""netcheck --bandwidth: the MB/s and latency of each pair of four network namespaces, and the name of the
+slow rank. A rule on the node drops packets above a rate, so TCP is really slow.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ RATE = "-m hashlimit --hashlimit-upto 1mb/s --hashlimit-burst 1mb --hashlimit-na
 
 
 def limit(pods: World, match: str, name: str) -> None:
-    """Let the node carry 1 MB/s of what matches."""
+    """Limit matching packets to 1 MB/s on the node."""
     pods.iptables(pods.gateway, f"-A FORWARD {match} {RATE.format(name=name)}")
     pods.iptables(pods.gateway, f"-A FORWARD {match} -j DROP")
 
@@ -38,7 +37,8 @@ def cells(result: Result) -> dict[tuple[int, int], dict[str, Any]]:
 
 
 def test_every_pair_is_measured(pods: World) -> None:
-    """Contract: each of the 12 pairs has a rate and percentiles, in the time that the option promises."""
+    """Contract: each of the 12 pairs has a rate and percentiles, within the time that the option's help
+    states."""
     results = measure(pods)
     for result in results.values():
         assert result["verdict"] == "ok", result["recommendations"]
@@ -76,7 +76,7 @@ def test_what_a_slow_node_sends_alone_is_named(pods: World) -> None:
 
 
 def test_a_failing_pair_prevents_every_bandwidth_measurement(pods: World) -> None:
-    """Contract: nobody measures beside a failure, and no rate of it is invented."""
+    """Contract: if a pair fails, no rank measures the bandwidth, and no rates are reported."""
     pods.iptables(pods.gateway, "-A FORWARD -p tcp --syn -s 10.77.1.2 -d 10.77.2.2 -j DROP")
     result = measure(pods)[0]
     assert result["cause"] == "tcp.filtered"

@@ -1,6 +1,6 @@
-"""A firewall that rejects connections is named as one, at any number of pods, and no healthy rank is accused.
-
-Rules of iptables in the router stand for the node, rules in a pod for the pod's own firewall.
+"""A firewall that rejects connections is identified with any number of pods, and no healthy rank is accused.
+iptables rules in the router represent the node's firewall, and rules in a pod represent the pod's own
+firewall.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ from test_netcheck import CASES, Case, finding_of, play
 pytestmark = pytest.mark.nightly
 SIZE = 16
 DEADLINES = {8: 20, 20: 60}
-"""Deadline of a case with four pods → the deadline here. The pods share the CPUs of one machine. The short
-one is less than the 30 s for which the DNS server caches a negative answer."""
+"""Maps the deadlines of cases with four pods to the deadlines in this file, in seconds. They are longer,
+because the pods share the CPUs of one machine. The shorter one is below the 30 s for which the DNS server
+caches a negative response."""
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,8 @@ def sixteen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_verdict_of_four_pods_holds_in_16(case: Case, sixteen: World) -> None:
-    """Contract: the same cause, ranks and missing ranks. All ranks that hear rank 0 report the same."""
+    """Contract: the cause, ranks and missing ranks are the same. All ranks that receive rank 0's verdict
+    report it."""
     deadline = case.play.get("deadline", 20)
     case.wrong(sixteen)
     try:

@@ -1,4 +1,4 @@
-"""A job that trains passes netcheck: with hostNetwork, and behind a Service that forwards one port."""
+"""Jobs that can train pass netcheck, with hostNetwork and behind a Service that forwards only one port."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from test_netcheck import NAMED, PORT, SERVICE, Result, finding_of, finished, gu
 
 CLUSTER_IP = "10.96.7.7"
 OTHER = "10.88.0.2"
-"""An address of rank 2 on an interface that no other rank reaches."""
+"""An address of rank 2 on an interface that no other rank can reach."""
 LISTEN = "import socket,time; s=socket.create_server(('',{})); print('ready', flush=True); time.sleep(99)"
 
 
 def on_host_network(pods: World, first: int = 0, **variables: str) -> dict[int, Result]:
-    """Run netcheck in four ranks, two on each of two nodes, whose ports and addresses they share.
-
-    Rank `first` starts 2 s before the others.
+    """Run netcheck in four ranks, two on each of two nodes. Ranks on the same node share its ports and
+    addresses. Rank `first` starts 2 s before the others.
     """
     node = {0: 0, 1: 0, 2: 2, 3: 2}
     records = {f"job-{rank}.{DOMAIN}.": [pods.address(node[rank])] for rank in node}
@@ -43,7 +42,7 @@ def on_host_network(pods: World, first: int = 0, **variables: str) -> dict[int, 
     ],
 )
 def test_ranks_that_share_the_ports_of_a_node_pass(pods: World, variables: dict[str, str]) -> None:
-    """Contract: two pods of a job with hostNetwork on one node each have a port of their own."""
+    """Contract: two pods of a job with hostNetwork on the same node use different ports."""
     if variables:
         variables = {**variables, "NNODES": "-", "WORLD_SIZE": "32"}
     results = on_host_network(pods, **variables)
@@ -53,7 +52,8 @@ def test_ranks_that_share_the_ports_of_a_node_pass(pods: World, variables: dict[
 
 
 def test_rank_keeps_its_rank_at_address_of_later_one(pods: World) -> None:
-    """Contract: rank 1 of a job with hostNetwork listens first, on the port that rank 0 would have."""
+    """Contract: rank 1 of a job with hostNetwork starts first, and listens on the port that rank 0 would
+    use."""
     results = on_host_network(pods, first=1)
     assert [result["verdict"] for result in results.values()] == ["ok"] * 4, results[0]["findings"]
     assert {cell["rank"] for cell in results[0]["rows"]["1"].values()} == {0, 1, 2, 3}
@@ -71,7 +71,7 @@ def test_program_on_port_of_netcheck_stops_no_job(pods: World) -> None:
 
 
 def cluster_ip(pods: World) -> None:
-    """Let a Service with a cluster IP forward MASTER_PORT to rank 0, and no other port."""
+    """Make a Service with a cluster IP forward only MASTER_PORT to rank 0."""
     pods.serve(replace(pods.zone, records={**pods.zone.records, f"{SERVICE}.": [CLUSTER_IP]}))
     forward = f"-d {CLUSTER_IP} -p tcp --dport 29500 -j DNAT --to-destination {pods.address(0)}:29500"
     pods.iptables(pods.gateway, f"-t nat -A PREROUTING {forward}")
@@ -88,7 +88,8 @@ def cluster_ip(pods: World) -> None:
     ],
 )
 def test_a_service_that_forwards_one_port_passes(pods: World, options: dict[str, object]) -> None:
-    """Contract: rank 0 is found at MASTER_PORT, all pairs go pod to pod, and the port is free again."""
+    """Contract: rank 0 is found at MASTER_PORT, all pairs connect directly between pods, and the port is free
+    afterwards."""
     cluster_ip(pods)
     results = play(pods, all=options)
     assert [result["verdict"] for result in results.values()] == ["ok"] * 4, results[0]["findings"]
@@ -103,7 +104,8 @@ def test_a_service_that_forwards_one_port_passes(pods: World, options: dict[str,
 
 @pytest.mark.nightly
 def test_unknown_service_is_warning_and_stops_no_script(pods: World) -> None:
-    """Contract: nobody responds at MASTER_ADDR, which may be a Service: unknown, exit code 0."""
+    """Contract: if nothing responds at MASTER_ADDR, which may be a Service, the verdict is "unknown" and the
+    exit code is 0."""
     training = pods.start(0, LISTEN.format(29500), module=("-c",))
     together([training])
     cluster_ip(pods)
@@ -127,7 +129,8 @@ def test_unknown_service_is_warning_and_stops_no_script(pods: World) -> None:
 def test_the_address_on_which_gloo_listens_is_tested(
     pods: World, setup: str, how: str, ranks: list[int], text: str
 ) -> None:
-    """Contract: the name of rank 2 leads to an address that all ranks reach, and gloo takes another one."""
+    """Contract: the name of rank 2 resolves to an address that all ranks can reach, but gloo selects another
+    address."""
     run("ip", "-n", pods.pod(2), "link", "add", "net9", "type", "veth", "peer", "name", "net8")
     run("ip", "-n", pods.pod(2), "addr", "add", f"{OTHER}/24", "dev", "net9")
     run("ip", "-n", pods.pod(2), "link", "set", "net9", "up")

@@ -1,4 +1,4 @@
-"""Networks as public bug reports describe them. Each test names the report."""
+"""Network faults from public bug reports. Each test names its report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ while True:
 
 
 def test_lost_dns_packets_are_sent_again(pods: World) -> None:
-    """kubernetes/kubernetes#56903: a race in conntrack drops some DNS packets, and names take 5 s."""
+    """kubernetes/kubernetes#56903: a race condition in conntrack drops some DNS packets, so resolving a name
+    takes 5 s."""
     rule = "INPUT -i p2 -p udp --dport 53 -m statistic --mode nth --every 2 --packet 0 -j DROP"
     pods.iptables(pods.gateway, f"-A {rule}")
     results = play(pods, deadline=60)
@@ -49,7 +50,7 @@ def test_a_sidecar_that_closes_connections_is_named(pods: World) -> None:
 
 
 def test_a_pod_without_a_route_says_so(pods: World) -> None:
-    """GoogleCloudPlatform/scientific-computing-examples#118: gloo gets "Network is unreachable"."""
+    """GoogleCloudPlatform/scientific-computing-examples#118: gloo fails with "Network is unreachable"."""
     run("ip", "-n", pods.pod(1), "route", "del", "default")
     run("ip", "-n", pods.pod(1), "-6", "route", "del", "default")
     try:
@@ -117,7 +118,8 @@ until [ "$1" = -- ]; do shift; done
 shift
 "$@"
 """
-"""Stands for the torchrun that starts netcheck: netcheck reads the options of its parent."""
+"""A program in place of the torchrun that starts netcheck. netcheck reads the options of its parent
+process."""
 C10D = f"--nnodes=4 --rdzv_backend=c10d --rdzv_endpoint=job-0.{DOMAIN}:29500"
 SHORT_NAME = "echo 10.77.{0}.2 job-{0} >/etc/hosts"
 """The hosts file of a pod without `subdomain`."""
@@ -134,7 +136,7 @@ def under_torchrun(folder: Path, options: str, setup: str = "true") -> str:
 def play_torchrun(
     pods: World, folder: Path, options: str, of: Mapping[int, str] | None = None, **variables: str
 ) -> dict[int, Result]:
-    """Run netcheck under torchrun in all pods. `of` has further set-up commands of pods."""
+    """Run netcheck under torchrun in all pods. `of` contains additional setup commands for pods."""
     own: dict[str, Any] = {
         f"r{rank}": {"setup": under_torchrun(folder, options, (of or {}).get(rank, "true"))}
         for rank in range(4)
@@ -143,7 +145,7 @@ def play_torchrun(
 
 
 def test_unresolvable_host_name_from_torchrun_is_named(pods: World, tmp_path: Path) -> None:
-    """pytorch/pytorch#150532, meta-pytorch/monarch#1571: torchrun gives the workers socket.getfqdn()."""
+    """pytorch/pytorch#150532, meta-pytorch/monarch#1571: torchrun passes socket.getfqdn() to the workers."""
     of = {rank: SHORT_NAME.format(rank) for rank in range(4)}
     for result in play_torchrun(pods, tmp_path, C10D, of).values():
         assert (result["cause"], result["ranks"]) == ("dns.advertised", [0]), result["findings"]

@@ -1,6 +1,5 @@
-"""A busy machine is no fault: netcheck accuses nobody because a process, a node or a DNS server is slow.
-
-SIGSTOP and SIGCONT take the CPU from one process, so that the tests do not depend on the machine's load.
+"""A busy machine is not a fault: netcheck does not accuse a rank because a process, a node or a DNS server is
+slow. SIGSTOP and SIGCONT limit the CPU time of one process, so the tests do not depend on the machine's load.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ pytestmark = pytest.mark.nightly
 def started(
     pods: World, ranks: Sequence[int] = range(4), deadline: float = 60
 ) -> dict[int, subprocess.Popen[str]]:
-    """Start netcheck in these pods. `together` then makes all ranks begin at the same time."""
+    """Start netcheck in these pods. `together` then starts the checks in all ranks at the same time."""
     size = {"NNODES": str(pods.size), "WORLD_SIZE": str(pods.size)}
     return {rank: pods.start(rank, "--deadline", str(deadline), variables=size) for rank in ranks}
 
 
 @contextlib.contextmanager
 def starved(pid: int, stopped: float, running: float) -> Iterator[None]:
-    """Let a process run for `running` seconds of every `stopped + running` seconds."""
+    """Let a process run only for `running` out of every `stopped + running` seconds."""
     over = threading.Event()
 
     def starve() -> None:
@@ -55,7 +54,7 @@ def results(processes: dict[int, subprocess.Popen[str]]) -> dict[int, Result]:
 
 
 def test_a_slow_dns_server_is_waited_for(pods: World) -> None:
-    """Contract: a DNS server that answers after more than 1 s is not silent."""
+    """Contract: a DNS server that responds after more than 1 s does not count as silent."""
     assert pods._dns is not None
     processes = started(pods)
     together([processes[rank] for rank in (0, 1, 3)])
@@ -67,7 +66,7 @@ def test_a_slow_dns_server_is_waited_for(pods: World) -> None:
 
 
 def test_late_rank_does_not_accuse_working_dns_server(pods: World) -> None:
-    """Contract: a query without an answer when the deadline comes is no proof."""
+    """Contract: a query that has no response yet at the deadline proves nothing."""
     processes = started(pods, deadline=6)
     together([processes[rank] for rank in (0, 1, 2)])
     time.sleep(3)
@@ -90,7 +89,8 @@ def test_a_starved_rank_is_not_accused(pods: World) -> None:
 
 
 def test_refusal_before_peer_listens_accuses_no_firewall(pods: World) -> None:
-    """Contract: rank 2 was refused while rank 3 did not listen, and gets no CPU to try again."""
+    """Contract: the connection of rank 2 was refused while rank 3 was not listening, and rank 2 has no CPU
+    time for a retry."""
     processes = started(pods, deadline=8)
     together([processes[rank] for rank in (0, 1, 2)])
     time.sleep(2)
@@ -105,7 +105,7 @@ def test_refusal_before_peer_listens_accuses_no_firewall(pods: World) -> None:
 
 
 def test_firewall_that_resets_rank_which_came_late_is_named(pods: World) -> None:
-    """Contract: the refusal counts as soon as the rank listens before and after it."""
+    """Contract: a refused connection counts if the rank was listening before and after it."""
     pods.iptables(
         pods.gateway, f"-A FORWARD -p tcp --syn --dport {PORT} -d 10.77.3.2 -j REJECT --reject-with tcp-reset"
     )
@@ -119,7 +119,7 @@ def test_firewall_that_resets_rank_which_came_late_is_named(pods: World) -> None
 
 
 def test_a_dns_server_that_answers_nobody_is_named(pods: World) -> None:
-    """Contract: without any answer for 5 s on idle nodes, the server is silent."""
+    """Contract: a server that does not respond for 5 s on idle nodes counts as silent."""
     pods.iptables(pods.gateway, "-A INPUT -p udp --dport 53 -j DROP")
     processes = started(pods, deadline=30)
     together(processes.values())

@@ -1,4 +1,4 @@
-"""The oracle of drawn faults reads what a real tracker has in its database."""
+"""The oracle for random faults reads the database of a real tracker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.faults.random import oracle
 
 
 def test_the_oracle_reads_the_points_of_one_run(server: Server) -> None:
-    """Contract: all points of the run, none of another run; what is not a number is null."""
+    """Contract: the oracle returns all points of the run and none of another run, with NaN as null."""
     values = {"loss": 0.1 + 0.2, "odd": math.nan, "huge": math.inf}
     with server.client() as client:
         for run in ("ours", "theirs"):

@@ -1,4 +1,5 @@
-"""What an image copies: packages of a lock, installed on this machine for another Python."""
+"""The packages that an image copies, which are installed from a lock file on this machine for another
+Python."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from harness.settings import load
 
 LOCK = build.TRACKER.lock
 MACHINE = {"amd64": b"\x3e\0", "arm64": b"\xb7\0"}
-"""e_machine of the ELF header."""
+"""The values of e_machine in the ELF header."""
 
 
 def installed(folder: Path, python: str = "3.13", lock: Path = LOCK, platform: Platform = AMD64) -> Path:
@@ -31,7 +32,7 @@ def installed(folder: Path, python: str = "3.13", lock: Path = LOCK, platform: P
 
 
 def files(folder: Path) -> set[str]:
-    """Return what images run: not what an installer says of itself."""
+    """Return the files that an image uses, without the metadata that the installer writes about itself."""
     found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return {str(path) for path in found if path.name not in {"INSTALLER", "REQUESTED", "uv_cache.json"}}
 
@@ -40,9 +41,8 @@ def files(folder: Path) -> set[str]:
 def test_both_installers_install_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: Platform
 ) -> None:
-    """Contract: with uv or without it, an image has the same files: no bytecode, and no programs. All of them
-    are for the platform of the image. This holds also for a user whose pip installs into the home folder by
-    default.
+    """Contract: with and without uv, an image has the same files, without bytecode and programs, for the
+    image's platform. This also applies if the user's pip installs into the home folder by default.
     """
     monkeypatch.setenv("PIP_USER", "1")
     assert locked_packages.uv(), "uv is in locks/build.txt"
@@ -60,7 +60,7 @@ def test_both_installers_install_the_same(
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_each_package_is_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: bool) -> None:
-    """Contract: RECORD names what is there, or each rank would say that its code is changed."""
+    """Contract: RECORD lists exactly the installed files. Otherwise, each rank would report changed code."""
     if not fast:
         monkeypatch.setattr(locked_packages, "uv", lambda: None)
     folder = installed(tmp_path)
@@ -76,7 +76,8 @@ def test_it_is_installed_once(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_that_looks_whole(tmp_path: Path) -> None:
-    """Contract: what has no wheel for a Python is an error with its cause, and the next try begins anew."""
+    """Contract: a package without a wheel for this Python is an error with the reason, and the next attempt
+    starts again."""
     with pytest.raises(ToolError) as error:
         installed(tmp_path, python="3.99")
     assert error.value.cause == "image.build_failed"
@@ -97,7 +98,7 @@ def test_every_lock_has_wheels_for_both_platforms(tmp_path: Path, recipe: build.
 
 
 def sdist(folder: Path, name: str, backend: str, files: dict[str, str]) -> str:
-    """Put a source distribution into a package index. Return its line of a lock."""
+    """Add a source distribution to a package index, and return its line in a lock file."""
     path = folder / name / f"{name}-1.0.tar.gz"
     path.parent.mkdir(parents=True)
     project = f'[build-system]\nrequires = ["{backend}"]\nbuild-backend = "setuptools.build_meta"\n'
@@ -116,7 +117,7 @@ def sdist(folder: Path, name: str, backend: str, files: dict[str, str]) -> str:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package index on loopback, which serves a folder and nothing else."""
+    """Yield a package index on loopback that serves only one folder."""
     folder = tmp_path / "index"
     folder.mkdir()
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(folder)))
@@ -134,8 +135,9 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_build_downloads_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, fast: bool, backend: str
 ) -> None:
-    """Contract: an sdist is built with the hashed packages of sdist.txt alone. A build requirement that the
-    lock lacks is neither downloaded nor run: --require-hashes does not apply to it (pypa/pip#13984).
+    """Contract: an sdist is built only with the packages in sdist.txt, whose hashes are checked. A build
+    requirement that is not in this file is neither downloaded nor run, because --require-hashes does not
+    apply to it (pypa/pip#13984).
     """
     if not fast:
         monkeypatch.setattr(locked_packages, "uv", lambda: None)

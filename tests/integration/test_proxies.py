@@ -1,6 +1,5 @@
-"""Every client against a real proxy on loopback: which requests it gets, and with which credentials.
-
-The proxy is in the environment, as on a company's machine, or in a kubeconfig.
+"""All clients with a real proxy on loopback: the requests that the proxy receives, and their credentials. The
+proxy is set in the environment, as on a company's machine, or in a kubeconfig.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from harness.torchrun_sync.channel import Cut, PodRefused
 from harness.torchrun_sync.exec_channel import opening
 
 CREDENTIALS = "me:p@ss+word/=="
-"""In base64, it has a plus sign and a slash."""
+"""The base64 encoding of these credentials contains a plus sign and a slash."""
 IN_URL = "me:p%40ss%2Bword%2F%3D%3D"
 PASSWORD = "p@ss+word/=="
 POD = {"metadata": {"name": "p", "namespace": "n"}, "spec": {"containers": [{"name": "c"}]}}
@@ -49,7 +48,8 @@ POD = {"metadata": {"name": "p", "namespace": "n"}, "spec": {"containers": [{"na
 
 @pytest.fixture
 def server() -> Iterator[int]:
-    """The port of an API server that serves an empty object at each path, and refuses each exec with 403."""
+    """Yield the port of an API server that serves an empty object at every path, and rejects every exec with
+    403."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -75,7 +75,7 @@ def server() -> Iterator[int]:
 
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProxyServer]:
-    """A proxy that the environment names for all requests, without an exception."""
+    """Yield a proxy that the environment sets for all requests, without exceptions."""
     with proxy_server() as running:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
             monkeypatch.setenv(name, running.url)
@@ -97,7 +97,7 @@ def kubeconfig(folder: Path, port: int, host: str = "127.0.0.1", **cluster: obje
 
 
 def uses(kube: Kube) -> None:
-    """Send a request with each of the harness's clients of an API server."""
+    """Send a request with each of the harness's API clients."""
     assert kube.silence(60) is None
     assert kube.fetch("/version").status == 200
     with EmbeddedTracker("http://tracker", "key").client(kube) as tracker:
@@ -123,14 +123,15 @@ def test_loopback_requests_do_not_go_to_the_proxy(
 def test_a_kubeconfig_s_proxy_gets_every_request(
     server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in kubectl, also for a loopback address and a host in NO_PROXY, and with a user and a password."""
+    """As in kubectl, the proxy is used even for a loopback address or a host in NO_PROXY, and with a user
+    name and a password."""
     monkeypatch.setenv("NO_PROXY", "*")
     with proxy_server(CREDENTIALS) as proxy:
         through = f"http://{IN_URL}@127.0.0.1:{proxy.port}"
         uses(Kube(kubeconfig(tmp_path, server, **{"proxy-url": through})))
         gets = [line for line in proxy.asked if line.startswith("GET")]
         assert len(gets) >= 3
-        assert len(proxy.asked) - len(gets) == 2  # both execs, by CONNECT
+        assert len(proxy.asked) - len(gets) == 2  # Both execs use CONNECT.
         assert proxy.refused == []
 
 
@@ -172,7 +173,7 @@ def test_a_socks_proxy_of_a_kubeconfig_is_refused(server: int, tmp_path: Path, u
 
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"])
 def test_a_socks_proxy_of_the_environment_is_one_message(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Not one for each registry and host, and without the password."""
+    """There is not a message for each registry and host, and the message does not contain the password."""
     for each in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"):
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setenv(name, "socks5h://me:secret@127.0.0.1:1")
@@ -331,7 +332,8 @@ def test_konduktor_s_client_gets_proxy_of_api_server(
 
 
 def test_kind_gets_no_proxy_that_nodes_cannot_reach(proxy: ProxyServer, tmp_path: Path) -> None:
-    """kind passes its variables to the nodes. A program in place of kind prints them."""
+    """kind passes its environment variables to the nodes. In this test, a program in place of kind prints
+    them."""
     program, seen = tmp_path / "kind", tmp_path / "seen"
     program.write_text(f"#!/bin/sh\nenv >{seen}\n")
     program.chmod(0o755)

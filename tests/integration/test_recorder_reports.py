@@ -1,7 +1,7 @@
 """The reports of an admitted recorder to a tracker on loopback, around the unmodified client.
 
-The summaries merge blocks, as those of a long training do: a process keeps few points, and few digests for a
-metric. Each block of 1,000 steps has 10 points.
+The summaries merge blocks, like those of a long training, because the limits for points and for digests per
+metric are small. Each block of 1,000 steps has 10 points.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ KILLED = f"""{BEGIN}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recorder's folder, as the ConfigMap lays it out in a container."""
+    """Return the recorder's folder, with the same files as the ConfigMap in a container."""
     return lay_out(recorder.MOUNTED, tmp_path_factory.mktemp("recorder"))
 
 
@@ -76,7 +76,7 @@ def job(server: Server, folder: Path, tmp_path: Path) -> Job:
 
 @pytest.fixture(scope="module")
 def trained(server: Server, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """A job whose one rank has logged 10 blocks of 2 metrics."""
+    """Return a job whose only rank has logged 10 blocks of 2 metrics."""
     job = Job(server, folder, tmp_path_factory.mktemp("trained"))
     job.run(TRAIN)
     return job
@@ -171,7 +171,7 @@ def test_a_changed_or_deleted_report_contradicts_the_log(trained: Job) -> None:
 
 
 def test_a_forged_log_contradicts_the_reports(trained: Job) -> None:
-    """A forger knows the nonce, and rewrites one line and the chain of all lines after it."""
+    """The forger knows the nonce, and rewrites one line and the hash chain of all lines after it."""
 
     def forged(log: list[str]) -> list[str]:
         written, chain = [], ""
@@ -217,7 +217,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 @contextmanager
 def tracker_that(answer: Answer) -> Iterator[tuple[str, list[str]]]:
-    """Serve the route of the reports in another way. Yield the URL and the list of its requests' bodies."""
+    """Serve the route for reports with `answer`. Yield the URL, and the list of request bodies."""
     bodies: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -307,7 +307,8 @@ def hangs(_: BaseHTTPRequestHandler) -> None:
     ],
 )
 def test_a_tracker_without_the_route_changes_nothing(job: Job, answer: Answer, why: str) -> None:
-    """Contract: the training is not delayed, the verdict is that of the summary, and the reason is in it."""
+    """Contract: the training is not delayed, the verdict is based on the summary, and the summary contains
+    the reason."""
     with tracker_that(answer) as (url, bodies):
         output = job.run(ELSEWHERE, REPORTS=url)
     assert max(map(float, output.split("seconds ")[1].split()[:2])) < 5
@@ -354,7 +355,7 @@ def test_report_resent_after_lost_response_is_stored_once(job: Job) -> None:
 
 @pytest.mark.nightly
 def test_a_redirect_gets_no_key(job: Job) -> None:
-    """Contract: python/cpython#77842: urllib sends the headers of a request to the host of a redirect."""
+    """Contract: python/cpython#77842: urllib sends a request's headers to the redirect's target host."""
     with (
         tracker_that(responds(200)) as (other, others),
         tracker_that(responds(307, Location=other)) as (url, bodies),

@@ -1,4 +1,5 @@
-"""What a release and the nightly workflow run, up to the upload: with a registry and an index on loopback."""
+"""The steps of a release and of the nightly workflow before the upload, with a registry and a package index
+on loopback."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def served(handler: object) -> Iterator[str]:
 
 
 def wheel(index: Path, name: str, version: str) -> str:
-    """Put a wheel into a package index. Return its SHA-256."""
+    """Add a wheel to a package index, and return its SHA-256."""
     path = index / name / f"{name}-{version}-py3-none-any.whl"
     path.parent.mkdir(parents=True)
     info = f"{name}-{version}.dist-info"
@@ -51,7 +52,7 @@ def wheel(index: Path, name: str, version: str) -> str:
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[tuple[str, str, str]]:
-    """An index with PyTorch and a package that it needs: its URL, and the SHA-256 of both."""
+    """Yield the URL of an index with PyTorch and one of its dependencies, and the SHA-256 of both."""
     folder = tmp_path / "index"
     hashes = wheel(folder, "torch", "2.9.1+cpu"), wheel(folder, "needed", "1.0")
     with served(partial(SimpleHTTPRequestHandler, directory=str(folder))) as address:
@@ -60,14 +61,16 @@ def index(tmp_path: Path) -> Iterator[tuple[str, str, str]]:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of a Python without PyTorch, in place of an image's."""
+    """Return the folder with the programs of a Python without PyTorch, which represents the image's
+    Python."""
     venv = tmp_path_factory.mktemp("image")
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     return venv / "bin"
 
 
 class TestTorch:
-    """install_torch.sh, which a build of the worker image runs on a base without PyTorch."""
+    """Tests for install_torch.sh, which the build of the worker image runs if the base image has no
+    PyTorch."""
 
     def run(
         self, python: Path, index: tuple[str, str, str], folder: Path, sha256: str, needed: str = ""
@@ -120,7 +123,7 @@ class TestTorch:
 
 
 class Registry(BaseHTTPRequestHandler):
-    """A registry that answers to a token alone, as public ones do for anonymous clients."""
+    """A registry that requires a token, as public registries do even for anonymous clients."""
 
     def do_HEAD(self) -> None:
         known = self.path == "/v2/a/b/manifests/v1" and "index" in self.headers["Accept"]
@@ -144,7 +147,8 @@ class Registry(BaseHTTPRequestHandler):
 
 
 def test_digests_are_filled_in(index: tuple[str, str, str]) -> None:
-    """Contract: a tag gets the digest that its registry reports. A pinned one stays, and a move is told."""
+    """Contract: a tag gets the digest that its registry reports. A pinned digest is kept, and a moved tag is
+    reported."""
     completed = runpy.run_path(str(ROOT / ".ci/digests.py"))["completed"]
     with served(Registry) as host:
         other = f"{host}/a/b:v1@sha256:{'b' * 64}"
@@ -176,7 +180,8 @@ class TestDist:
         return subprocess.run(command, cwd=source, env=env, capture_output=True, text=True, check=False)
 
     def test_packages_are_built_from_the_tag_s_version(self, source: Path) -> None:
-        """Contract: an sdist, a wheel that is built from it, and their hashes; nothing is downloaded."""
+        """Contract: the result is an sdist, a wheel that is built from it, and their hashes. Nothing is
+        downloaded."""
         settings = tomllib.loads((source / "pyproject.toml").read_text())["tool"]["setuptools_scm"]
         version = settings["fallback_version"]
         refused = self.dist(source, "v9.9.9")

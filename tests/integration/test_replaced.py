@@ -1,4 +1,4 @@
-"""`--replace` with a package index on loopback: what is resolved, built and installed."""
+"""`--replace` with a package index on loopback: resolving, building and installing packages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ version = "2.0"
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of an index with three versions of a client and two of a library that it needs."""
+    """Yield the URL of an index with three versions of a client, and two versions of a library that it
+    depends on."""
     root = tmp_path_factory.mktemp("index")
     for version, needs in {"1.0": "", "1.1": "library>=1", "1.2": "library>=2"}.items():
         wheel(root / "client", "client", version, needs)
@@ -57,7 +58,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def lock(tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A lock of the client 1.0 and the library 1.0."""
+    """Return a lock file with version 1.0 of the client and of the library."""
     monkeypatch.setenv("UV_DEFAULT_INDEX", index)
     path = tmp_path / "lock.txt"
     path.write_text("client==1.0 \\\n    --hash=sha256:0\nlibrary==1.0 \\\n    --hash=sha256:0\n")
@@ -66,7 +67,7 @@ def lock(tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A Git work tree of the client 2.0, whose build writes into its folder."""
+    """Return a Git work tree with version 2.0 of the client, whose build writes to its own folder."""
     folder = tmp_path / "checkout"
     folder.mkdir()
     for name, text in {
@@ -80,7 +81,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def committed(folder: Path) -> None:
-    """Turn a folder into a Git repository with one commit more, which has the tag v2."""
+    """Turn a folder into a Git repository, with an additional commit that has the tag v2."""
     git = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=e@example.org"]
     for words in (
         ["init", "--quiet"],
@@ -98,7 +99,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def changed(lock: Path, *texts: str) -> Change:
-    """Return the change for texts such as "client=1.1"."""
+    """Return the replacements for texts such as "client=1.1"."""
     context = RunContext(settings=load(cache_dir=lock.parent / "cache"), progress=print)
     wanted = [parse(*text.split("=", 1)) for text in texts]
     return change(wanted, lock, ["--python-version", "3.13"], context)
@@ -107,7 +108,8 @@ def changed(lock: Path, *texts: str) -> Change:
 def test_build_of_checkout_does_not_see_keys_of_user(
     lock: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contract: a checkout can be a colleague's branch. Its build runs in CI, next to the workflow's keys."""
+    """Contract: a checkout may be another author's branch, and its build runs in CI, where the workflow's
+    keys are available."""
     keys = ("PLUTO_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "KUBECONFIG")
     for name in keys:
         monkeypatch.setenv(name, "value-of-a-key")
@@ -123,7 +125,8 @@ def test_build_of_checkout_does_not_see_keys_of_user(
 def test_a_version_replaces_the_locked_one(
     lock: Path, spec: str, version: str, others: tuple[str, ...]
 ) -> None:
-    """Contract: the packages of the lock stay, and the evidence has both versions and the request."""
+    """Contract: the other locked packages do not change, and the evidence contains both versions and the
+    request."""
     found = changed(lock, spec)
     (one,) = found.replaced
     assert (one.version, one.locked, one.spec) == (version, "1.0", spec.split("=", 1)[1])
@@ -149,8 +152,8 @@ def test_a_version_that_does_not_exist_is_named(lock: Path, spec: str) -> None:
 
 
 def test_checkout_is_built_as_it_is_and_not_changed(lock: Path, checkout: Path, tmp_path: Path) -> None:
-    """Contract: an edit without a commit counts, the same content has the same digest, and the build writes
-    nothing into the user's folder.
+    """Contract: uncommitted edits are included, the same content has the same digest, and the build writes
+    nothing to the user's folder.
     """
     clean = changed(lock, f"client={checkout}")
     (checkout / "client.py").write_text("VERSION = 'edited'\n")
@@ -178,7 +181,8 @@ def test_unusable_checkout_is_refused_in_one_sentence(lock: Path, checkout: Path
 
 
 def test_a_ref_that_a_shallow_clone_lacks_is_explained(lock: Path, checkout: Path, tmp_path: Path) -> None:
-    """Contract: the hint says how to fetch it. A folder without a repository is named as such."""
+    """Contract: the hint explains how to fetch the ref. If the folder is not a repository, the error states
+    this."""
     first = git(checkout, "rev-parse", "HEAD").strip()
     (checkout / "more").touch()
     committed(checkout)
@@ -197,7 +201,8 @@ def test_a_ref_that_a_shallow_clone_lacks_is_explained(lock: Path, checkout: Pat
 def test_package_in_subfolder_is_built_with_surrounding_files(
     lock: Path, checkout: Path, tmp_path: Path
 ) -> None:
-    """Contract: with `pip`'s syntax for the folder, too. Environments of the repository are not copied."""
+    """Contract: this also works with `pip`'s syntax for a subfolder. Virtual environments in the repository
+    are not copied."""
     root = tmp_path / "repository"
     package = root / "python"
     shutil.copytree(checkout, package, ignore=shutil.ignore_patterns(".git"))
@@ -215,7 +220,8 @@ def test_package_in_subfolder_is_built_with_surrounding_files(
 
 
 def test_failed_build_shows_its_exception_with_users_path(lock: Path, checkout: Path) -> None:
-    """Contract: not the last lines of a long message, and not the path of the copy."""
+    """Contract: the error contains the exception instead of the last lines of a long message, and the user's
+    path instead of that of the copy."""
     advice = "\\n\\n".join(f"Advice {number}." for number in range(9))
     (checkout / "backend.py").write_text(
         f"import os\nraise LookupError('no version in ' + os.getcwd() + ' was found.\\n{advice}')\n"
@@ -227,7 +233,7 @@ def test_failed_build_shows_its_exception_with_users_path(lock: Path, checkout: 
 def test_version_from_tags_of_shallow_clone_is_reported(
     lock: Path, checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Contract: a workflow's checkout has one commit and no tags, so build backends invent a version."""
+    """Contract: a workflow's checkout has one commit and no tags, so build backends make up a version."""
     backend = checkout / "backend.py"
     backend.write_text(
         backend.read_text().replace("client-2.0", "client-0.1+g1").replace(": 2.0", ": 0.1+g1")
@@ -243,7 +249,7 @@ def test_version_from_tags_of_shallow_clone_is_reported(
 
 
 def test_a_wheel_of_another_platform_is_refused(lock: Path, tmp_path: Path) -> None:
-    """Contract: a wheel is told apart by its contents, and one for another platform is an error."""
+    """Contract: a wheel is identified by its contents, and a wheel for another platform is an error."""
     found = changed(lock, f"client={wheel(tmp_path, 'client', '3.0')}")
     assert found.replaced[0].version == "3.0"
     assert len(found.replaced[0].digest) == len(hashlib.sha256().hexdigest())

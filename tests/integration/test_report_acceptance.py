@@ -1,4 +1,5 @@
-"""The page of an acceptance in a real browser: of a few nodes, and of 64 nodes with 8 GPUs each."""
+"""The report page for acceptance tests in a real browser, for a few nodes and for 64 nodes with 8 GPUs
+each."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from tests.browser import Page
 from tests.integration.test_report_browser import FAINT, OVERFLOWING
 
 BYTES = 1_500_000
-"""Most bytes of the page of 512 ranks."""
+"""The maximum size of the page for 512 ranks, in bytes."""
 RATIO = 8
-"""Most CPU time of the large page, as a multiple of the small page's."""
+"""The maximum CPU time of the large page, as a multiple of that of the small page."""
 SHOWN = "[...document.querySelectorAll('.node')].filter(e => !e.classList.contains('hide')).length"
 
 
 def report_page(folder: Path, nodes: int, gpus: int) -> Path:
-    """Write the page of a cluster with a bad GPU, a node that did not answer, and a slow link."""
+    """Write the page for a cluster with a bad GPU, a node that did not respond, and a slow link."""
     there = healthy(nodes, gpus)
     there[1] = replace(there[1], bad={("compute.gemm.bf16.correct", 1): "FAIL"})
     there[2] = replace(there[2], lacks=("*",))
@@ -48,7 +49,7 @@ def screen(request: pytest.FixtureRequest) -> Iterator[Page]:
 
 
 def test_the_section_is_whole_on_every_screen(screen: Page, small: Path) -> None:
-    """Contract: no error, nothing wider than the screen, all text can be read on its ground."""
+    """Contract: there are no errors, nothing is wider than the screen, and all text has enough contrast."""
     screen.errors.clear()
     screen.open(small)
     screen.ask("document.querySelectorAll('details').forEach(e => e.open = true)")
@@ -62,7 +63,7 @@ def test_the_section_is_whole_on_every_screen(screen: Page, small: Path) -> None
 def cpu_seconds(page_file: Path) -> float:
     """Return the CPU time in seconds of the browser process that displays a page.
 
-    Other processes on a busy machine change it less than the time that passes.
+    Other processes on a busy machine affect the CPU time less than the elapsed time.
     """
     with Page() as page:
         page.call("Performance.enable")
@@ -72,7 +73,8 @@ def cpu_seconds(page_file: Path) -> float:
 
 
 def test_512_ranks_open_without_hanging(small: Path, large: Path) -> None:
-    """Contract: size and CPU time are bounded, the time as a ratio to a small page on the same machine."""
+    """Contract: the size and the CPU time are limited. The limit of the CPU time is relative to a small page
+    on the same machine."""
     took = {page_file: min(cpu_seconds(page_file) for _ in range(3)) for page_file in (small, large)}
     with Page() as page:
         page.open(large)
@@ -84,7 +86,8 @@ def test_512_ranks_open_without_hanging(small: Path, large: Path) -> None:
 
 
 def test_nodes_are_filtered(large: Path) -> None:
-    """Contract: by name, verdict, cause and check; what passed opens where something of it is found."""
+    """Contract: nodes are filtered by name, verdict, cause and check. The collapsed list of passed nodes is
+    expanded if it has matches."""
     with Page() as page:
         page.open(large)
         assert page.ask(SHOWN) == 64

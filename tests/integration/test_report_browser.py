@@ -1,6 +1,5 @@
-"""report.html of recorded bundles in a real browser: light, dark, and on a phone.
-
-Needs Chromium: `make test` and `make unit` see to it; without one these tests fail, they are not skipped.
+"""report.html of recorded bundles in a real browser, in light and dark mode and on a phone. The tests need
+Chromium, which `make test` and `make unit` provide. Without it, they fail and are not skipped.
 """
 
 from __future__ import annotations
@@ -74,8 +73,8 @@ def screen(request: pytest.FixtureRequest) -> Iterator[tuple[Page, bool]]:
 def test_the_report_is_whole_on_every_screen(
     screen: tuple[Page, bool], reports: dict[str, Path], name: str
 ) -> None:
-    """Contract: no error, no request but for the file itself, nothing wider than the screen, text that can be
-    read on its ground (WCAG AA, 4.5 to 1), and the verdict at the top."""
+    """Contract: there are no errors, the only request is for the file itself, nothing is wider than the
+    screen, all text has enough contrast (WCAG AA, 4.5 to 1), and the verdict is at the top."""
     page, dark = screen
     page.errors.clear()
     page.requests.clear()
@@ -101,7 +100,8 @@ def test_the_report_is_whole_on_every_screen(
 
 
 def test_page_of_matrix_is_whole_on_every_screen(screen: tuple[Page, bool], tmp_path: Path) -> None:
-    """Contract: as for a report; the cells open the reports of the launches, the worst first."""
+    """Contract: the requirements are those for a report. Each cell links to the reports of its launches,
+    worst first."""
     page, _ = screen
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "report.html").touch()
@@ -131,7 +131,8 @@ def test_page_of_matrix_is_whole_on_every_screen(screen: tuple[Page, bool], tmp_
 
 
 def test_what_is_missing_can_be_seen(reports: dict[str, Path]) -> None:
-    """Contract: rank, metric and step of a lost point, in the table and as a ring on the curve."""
+    """Contract: the rank, metric and step of a lost point are in the table, and the point is a ring on the
+    curve."""
     with Page() as page:
         page.open(reports["client-drop-point"])
         matrix = page.ask("document.querySelector('#matrix').innerText")
@@ -143,7 +144,8 @@ def test_what_is_missing_can_be_seen(reports: dict[str, Path]) -> None:
 
 
 def test_the_search_finds_lines_in_every_log(reports: dict[str, Path]) -> None:
-    """Contract: typing leaves the lines that have it, marked, opens their logs; an empty search shows all."""
+    """Contract: a search shows only the matching lines, highlights the matches and expands their logs. An
+    empty search shows all lines."""
     seen = "[...document.querySelectorAll('.line')].filter(e => !e.classList.contains('hide'))"
     with Page() as page:
         page.open(reports["rank-hang-at-step"])
@@ -167,7 +169,7 @@ def test_the_search_finds_lines_in_every_log(reports: dict[str, Path]) -> None:
 
 
 def test_it_can_be_read_without_its_script(reports: dict[str, Path]) -> None:
-    """Contract: the script only searches."""
+    """Contract: the script is needed only for the search."""
     with Page() as page:
         page.call("Emulation.setScriptExecutionDisabled", value=True)
         page.open(reports["tracker-outage"])

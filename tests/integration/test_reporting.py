@@ -1,4 +1,4 @@
-"""Real pytest sessions with the plugin: what JUnit, CTRF and GitHub Actions get of them."""
+"""Real pytest sessions with the plugin, and their reports to JUnit, CTRF and GitHub Actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.report.ci.ctrf import Document
 
 ROOT = Path(__file__).parents[2]
 CTRF = "ctrf@0.3.0"
-"""The specification's reference implementation; it brings the official JSON schema."""
+"""The specification's reference implementation, which contains the official JSON schema."""
 SECRET = "s3cret-of-the-user"
 SESSION = """
 import os, pathlib, pytest
@@ -64,7 +64,7 @@ def test_known(): assert 0
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A suite of a user, with two recorded bundles."""
+    """Return a user's test suite with two recorded bundles."""
     suite = tmp_path_factory.mktemp("suite")
     for name in ("client-drop-point", "tracker-outage"):
         extract(ROOT / f"tests/recorded/{name}.tar.xz", suite / name)
@@ -91,7 +91,7 @@ def session(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
 
 @pytest.fixture(scope="module")
 def reports(folder: Path) -> dict[str, Any]:
-    """One session as GitHub Actions runs it, with everything it left."""
+    """Run one session as in GitHub Actions, and return all of its output."""
     done = session(
         folder,
         *(
@@ -122,7 +122,8 @@ def by_name(ctrf: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_ctrf_has_every_test_once_with_its_launches(reports: dict[str, Any]) -> None:
-    """Contract: the last attempt is the result; a failed teardown is a failure; the verdict is in `extra`."""
+    """Contract: the last attempt determines the result, a failed teardown is a failure, and the verdict is in
+    `extra`."""
     tests = by_name(reports["ctrf"])
     assert {name: test["status"] for name, test in tests.items()} == {
         "test_lost": "failed",
@@ -145,8 +146,8 @@ def test_ctrf_has_every_test_once_with_its_launches(reports: dict[str, Any]) -> 
 
 
 def test_a_flake_is_reported_as_one(reports: dict[str, Any]) -> None:
-    """Contract: a test that passed at its second attempt says so everywhere, each attempt with its launch; a
-    launch whose requests were tried again says that."""
+    """Contract: a test that passed at its second attempt is reported as flaky everywhere, with the launch of
+    each attempt. If requests of a launch were retried, this is reported too."""
     flaky = by_name(reports["ctrf"])["test_flaky"]
     assert (flaky["flaky"], flaky["retries"], flaky["tags"]) == (True, 1, ["retried"])
     (attempt,) = flaky["retryAttempts"]
@@ -164,7 +165,7 @@ def test_a_flake_is_reported_as_one(reports: dict[str, Any]) -> None:
 
 
 def test_junit_has_the_verdict_as_properties(reports: dict[str, Any]) -> None:
-    """Contract: verdict, cause, ranks, bundle of each launch are in the test's properties."""
+    """Contract: the test's properties contain the verdict, cause, ranks and bundle of each launch."""
     case = next(case for case in reports["junit"].iter("testcase") if case.get("name") == "test_lost")
     found = {each.get("name"): each.get("value") for each in case.iter("property")}
     assert found["harness.verdict"] == "FAIL"
@@ -175,14 +176,15 @@ def test_junit_has_the_verdict_as_properties(reports: dict[str, Any]) -> None:
 
 
 def test_a_person_is_told_every_launch(reports: dict[str, Any]) -> None:
-    """Contract: also of a test that passed, its bundle is named in the terminal."""
+    """Contract: the terminal output names the bundle of each launch, even for a test that passed."""
     lines = reports["done"].stdout.splitlines()
     assert "✗ FAIL unification.lost_points  client-drop-point  test_suite.py::test_lost" in lines
     assert "✓ PASS  tracker-outage  test_suite.py::test_passed[a::b]" in lines
 
 
 def test_every_failure_is_an_annotation_and_in_the_summary(reports: dict[str, Any]) -> None:
-    """Contract: one line each, at the test's own line; nothing else begins with `::`."""
+    """Contract: there is one annotation per failure, at the test's own line, and no other output begins with
+    `::`."""
     lines = [line for line in reports["done"].stdout.splitlines() if line.startswith("::")]
     assert sorted(line.partition(" ")[0] for line in lines) == ["::error", "::error", "::warning"]
     assert any("title=test_suite.py%3A%3Atest_lost,file=test_suite.py,line=12::" in line for line in lines)
@@ -191,7 +193,7 @@ def test_every_failure_is_an_annotation_and_in_the_summary(reports: dict[str, An
 
 
 def test_no_secret_of_the_environment_is_told(reports: dict[str, Any]) -> None:
-    """Contract: an assertion that prints a key does not put it where CI keeps it."""
+    """Contract: if an assertion prints a key, the key is not in the files that CI stores."""
     lines = [line for line in reports["done"].stdout.splitlines() if line.startswith("::")]
     for text in (reports["text"], reports["summary"], *lines):
         assert SECRET not in text
@@ -199,14 +201,14 @@ def test_no_secret_of_the_environment_is_told(reports: dict[str, Any]) -> None:
 
 
 def test_ctrf_is_what_the_specification_says(reports: dict[str, Any]) -> None:
-    """Contract: the strict model written from the specification reads it back."""
+    """Contract: the document can be parsed with the strict model, which follows the specification."""
     assert json.loads(Document.model_validate_json(reports["text"]).text()) == reports["ctrf"]
 
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="CTRF's own validator is an npm package")
 def test_ctrf_is_valid_by_the_official_schema(reports: dict[str, Any], folder: Path, tmp_path: Path) -> None:
-    """Contract: the reference implementation finds nothing wrong in a session's document nor in a bundle's,
-    and would."""
+    """Contract: the reference implementation accepts the documents of a session and of a bundle, and rejects
+    an invalid one."""
     installed = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(tmp_path), CTRF]
     subprocess.run(installed, check=True, timeout=120, capture_output=True)
     (tmp_path / "check.mjs").write_text(
@@ -233,7 +235,7 @@ def test_ctrf_is_valid_by_the_official_schema(reports: dict[str, Any], folder: P
 
 
 def test_a_file_that_cannot_be_collected_is_a_failure(tmp_path: Path) -> None:
-    """Contract: no green report of a session that could not begin."""
+    """Contract: a session that could not collect its tests is not reported as passed."""
     (tmp_path / "test_broken.py").write_text("import no_such_module_here\n")
     done = session(tmp_path, "--ctrf", "ctrf.json", GITHUB_ACTIONS="true")
     (test,) = json.loads((tmp_path / "ctrf.json").read_text())["results"]["tests"]
@@ -243,7 +245,7 @@ def test_a_file_that_cannot_be_collected_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_session_has_a_report(tmp_path: Path) -> None:
-    """Contract: Ctrl-C in a test leaves what is known of it; it is no pass."""
+    """Contract: after Ctrl-C in a test, the report contains the results so far, and is not a pass."""
     (tmp_path / "test_stop.py").write_text("def test_a(): pass\ndef test_b(): raise KeyboardInterrupt\n")
     session(tmp_path, "--ctrf", "ctrf.json")
     found = json.loads((tmp_path / "ctrf.json").read_text())["results"]
@@ -252,14 +254,15 @@ def test_an_interrupted_session_has_a_report(tmp_path: Path) -> None:
 
 
 def test_nothing_is_told_where_nobody_asked(folder: Path) -> None:
-    """Contract: on a developer's machine the plugin is silent."""
+    """Contract: outside CI and without options, the plugin writes no reports."""
     done = session(folder, "-k", "skipped")
     assert "::" not in done.stdout.replace("test_suite.py::", "")
     assert "CTRF" not in done.stdout
 
 
 def test_recorded_bundles_are_summed_up(folder: Path) -> None:
-    """Contract: a table; in GitHub Actions it is the job's summary, and annotations are on stdout."""
+    """Contract: the output is a table. In GitHub Actions, the table is in the job summary, and the
+    annotations are on stdout."""
     harness = Path(sys.executable).with_name("harness")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
 

@@ -1,4 +1,4 @@
-"""Debian's Prometheus scrapes two controllers, and each query of the Grafana dashboard runs on it."""
+"""Debian's Prometheus scrapes two controllers, and evaluates each query of the Grafana dashboard."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def job(namespace: str, phase: str) -> Object:
 
 
 def count(metrics: Metrics) -> None:
-    """Add one to everything that a leader counts."""
+    """Increment every counter of a leader."""
     with pytest.raises(KeyError), metrics.time_reconcile("job"):
         raise KeyError
     metrics.record_response(
@@ -38,7 +38,8 @@ def count(metrics: Metrics) -> None:
 
 @contextmanager
 def counting(metrics: Metrics) -> Iterator[None]:
-    """Count again and again, as a rate needs two scrapes with a difference, however slow the machine is."""
+    """Increment the counters repeatedly, because a rate needs two scrapes with different values, even on a
+    slow machine."""
     over = threading.Event()
 
     def keep() -> None:
@@ -55,7 +56,7 @@ def counting(metrics: Metrics) -> Iterator[None]:
 
 
 def test_the_file_is_generated() -> None:
-    """Contract: the dashboard that users import is what the code says, and names no metric that is none."""
+    """Contract: the dashboard file is the one that the code generates, and uses only existing metrics."""
     assert FILE.read_text() == dashboard.text()
     metrics = Metrics()
     count(metrics)
@@ -71,7 +72,7 @@ def test_the_file_is_generated() -> None:
 @pytest.mark.nightly
 @pytest.mark.controller
 def test_prometheus_scrapes_and_each_query_of_dashboard_has_data(tmp_path: Path) -> None:
-    """Contract: a leader and a standby; the jobs are counted once, and what happened is in its panel."""
+    """Contract: with a leader and a standby, the jobs are counted once, and each event is in its panel."""
     leader, standby = Metrics(), Metrics()
     leader.leads = True
     leader.jobs = lambda: [job("a", "Running"), job("a", "Running"), job("b", "Failed")]

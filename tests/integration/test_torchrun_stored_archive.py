@@ -1,4 +1,4 @@
-"""The code of a job that the cluster keeps, brought into new pods by the program that runs there."""
+"""A job's code that is stored in the cluster, and the program that fetches it in new pods."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMIT = 1 << 30
 
 
 def keep(folder: Path, top: Path, generation: int = 1, size: int = 100_000) -> None:
-    """Put the parts of a folder's code where pods see them."""
+    """Write the parts of a folder's code to the folder that pods mount."""
     whole = pack(Walker(top).scan(), generation, LIMIT)
     assert whole is not None
     shutil.rmtree(folder, ignore_errors=True)
@@ -41,7 +41,7 @@ def keep(folder: Path, top: Path, generation: int = 1, size: int = 100_000) -> N
 
 
 def waiting(folder: Path, to: Pod, seconds: float = 20, holder: str = "") -> subprocess.Popen[str]:
-    """Start the program that waits for the code in a pod, as the controller's init container does."""
+    """Start the program of the controller's init container, which waits for the code in a pod."""
     command = pod_script.init_command(str(folder), holder, str(to.root), str(to.control), READY, seconds)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -57,7 +57,7 @@ def to(tmp_path: Path) -> Pod:
 
 
 def test_64_pods_cost_one_upload(here: Path, tmp_path: Path) -> None:
-    """Contract: all take the code from the parts that were stored once; a sync of the same sends no file."""
+    """Contract: all pods read the parts that were stored once, and a sync of the same code sends no files."""
     (here / "big.bin").unlink()
     keep(tmp_path / "parts", here)
     pods = [pod(tmp_path / f"pod{index}") for index in range(64)]
@@ -72,7 +72,8 @@ def test_64_pods_cost_one_upload(here: Path, tmp_path: Path) -> None:
 
 
 def test_a_new_pod_has_the_code_without_a_client(here: Path, to: Pod, tmp_path: Path) -> None:
-    """Contract: every file, mode and link comes from the parts; a sync of the same has nothing to do."""
+    """Contract: every file, mode and link comes from the parts, and a sync of the same code changes
+    nothing."""
     keep(tmp_path / "kept", here, generation=7)
     assert len(os.listdir(tmp_path / "kept")) > 20
     code, output = ended(waiting(tmp_path / "kept", to))
@@ -86,7 +87,8 @@ def test_a_new_pod_has_the_code_without_a_client(here: Path, to: Pod, tmp_path: 
 
 
 def test_parts_that_come_late_and_one_by_one(here: Path, to: Pod, tmp_path: Path) -> None:
-    """Contract: the pod waits until all parts of one whole are there: an older one's are none of it."""
+    """Contract: the pod waits until all parts of one archive exist, and does not mix them with parts of an
+    older one."""
     old, new, folder = tmp_path / "old", tmp_path / "new", tmp_path / "kept"
     keep(old, here)
     (here / "train.py").write_text("print('two')\n")
@@ -106,7 +108,8 @@ def test_parts_that_come_late_and_one_by_one(here: Path, to: Pod, tmp_path: Path
 
 @pytest.mark.parametrize("damage", ["cut", "bit", "missing", "text"])
 def test_a_part_that_is_not_whole_is_never_unpacked(here: Path, to: Pod, tmp_path: Path, damage: str) -> None:
-    """Contract: nothing of it comes into the pod; the program ends with what to do."""
+    """Contract: nothing is unpacked in the pod, and the program exits with a message that explains what to
+    do."""
     folder = tmp_path / "kept"
     keep(folder, here)
     path = folder / "3"
@@ -140,7 +143,8 @@ def test_a_sync_comes_while_nothing_is_kept(here: Path, to: Pod, tmp_path: Path)
 
 
 def test_a_volume_keeps_what_is_newer(here: Path, to: Pod, tmp_path: Path) -> None:
-    """Contract: a claim's tree stays where what is kept is older, and is replaced where it is newer."""
+    """Contract: the tree on a volume is kept if the stored code is older, and replaced if the stored code is
+    newer."""
     folder = tmp_path / "kept"
     keep(folder, here, generation=3)
     assert ended(waiting(folder, to))[0] == 0
@@ -155,7 +159,8 @@ def test_a_volume_keeps_what_is_newer(here: Path, to: Pod, tmp_path: Path) -> No
 
 
 def test_pods_of_one_volume_bring_it_once(here: Path, to: Pod, tmp_path: Path) -> None:
-    """Contract: several that start at once on one volume all end well, and the tree is whole."""
+    """Contract: several pods that start at the same time on one volume all succeed, and the tree is
+    complete."""
     keep(tmp_path / "kept", here)
     processes = [waiting(tmp_path / "kept", to) for _ in range(4)]
     for code, output in map(ended, processes):
@@ -178,7 +183,8 @@ def test_more_than_the_limit_is_no_whole(here: Path) -> None:
 @settings(max_examples=30)
 @given(inside=st.dictionaries(NAMES, TREES, max_size=4), size=st.integers(1, 2000))
 def test_any_tree_comes_as_it_is(inside: dict[str, tuple[object, ...]], size: int) -> None:
-    """Contract: whatever a folder holds, and however it is cut into parts, what is restored is the same."""
+    """Property: whatever a folder contains, and however it is divided into parts, the restored tree is the
+    same."""
     with tempfile.TemporaryDirectory() as folder:
         top, mount = Path(folder) / "here", Path(folder) / "there"
         _write(top, inside)
@@ -198,8 +204,8 @@ def test_any_tree_comes_as_it_is(inside: dict[str, tuple[object, ...]], size: in
 
 
 def test_a_pod_that_holds_it_serves_it(here: Path, to: Pod, tmp_path: Path, unused_tcp_port: int) -> None:
-    """Contract: code of any size is synced into the pod that holds it, and comes whole into those that start
-    later. One that asks before it is there waits; who does not know the digest gets nothing.
+    """Contract: code of any size is synced to the pod that stores it, and later pods receive all of it. A pod
+    that requests the code too early waits, and a client that does not know the digest receives nothing.
     """
     holder = pod(tmp_path / "holder")
     command = pod_script.archive_server_command(

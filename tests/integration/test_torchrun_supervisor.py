@@ -1,4 +1,5 @@
-"""The supervisor as a real process: one command, its exit code, and the next tree in its place."""
+"""The supervisor as a real process: it runs one command, returns its exit code, and restarts it with new
+code."""
 
 from __future__ import annotations
 
@@ -25,19 +26,19 @@ from harness.torchrun_sync.tree import Walker
 SECONDS = 60
 RUN = [sys.executable, "train.py"]
 SAYS = "import os, time\nopen('said', 'a').write(f'{0} ' + os.environ['TORCHRUN_GENERATION'] + '\\n')\n"
-"""A program that says its name and generation in the mount."""
+"""A program that writes its name and generation to a file in the mount."""
 STAYS = "time.sleep(600)\n"
 
 
 @dataclass
 class Supervised:
-    """A pod whose command runs below a supervisor."""
+    """A pod whose command runs under a supervisor."""
 
     pod: Pod
     process: subprocess.Popen[bytes]
 
     def said(self, lines: int) -> list[str]:
-        """Return what the programs said, when they said so much."""
+        """Wait until the programs have written this many lines, and return the lines."""
         until = time.monotonic() + SECONDS
         while time.monotonic() < until:
             file = self.pod.mount / "said"
@@ -48,7 +49,7 @@ class Supervised:
         raise AssertionError(f"expected {lines} lines, seen {found}")
 
     def status(self, state: str) -> dict[str, object]:
-        """Wait until the supervisor says this state, and return all it says."""
+        """Wait until the supervisor reports this state, and return its status."""
         until = time.monotonic() + SECONDS
         while time.monotonic() < until:
             file = self.pod.control / "status.json"
@@ -60,7 +61,7 @@ class Supervised:
 
 
 class Pods:
-    """Supervised pods of one test."""
+    """The supervised pods of one test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -105,7 +106,7 @@ def write(here: Path, name: str, rest: str) -> None:
     ("end", "code"), [("", 0), ("raise SystemExit(7)", 7), ("os.kill(os.getpid(), 9)", 137)]
 )
 def test_the_exit_code_is_the_command_s(pods: Pods, here: Path, end: str, code: int) -> None:
-    """Contract: 0, another one, and 128 + the number of a signal."""
+    """Contract: the supervisor exits with the command's exit code, or with 128 + the signal number."""
     write(here, "one", end)
     running = pods.start(RUN)
     with pods.fleet() as job:
@@ -114,7 +115,8 @@ def test_the_exit_code_is_the_command_s(pods: Pods, here: Path, end: str, code: 
 
 
 def test_new_code_runs_in_all_pods_with_one_generation(pods: Pods, here: Path) -> None:
-    """Contract: the old programs have ended everywhere before a new one starts; the pods are the same."""
+    """Contract: the old programs have ended in all pods before a new one starts. The pods are not
+    replaced."""
     write(here, "one", STAYS)
     running = [pods.start(RUN) for _ in range(3)]
     walker = Walker(here)
@@ -130,7 +132,7 @@ def test_new_code_runs_in_all_pods_with_one_generation(pods: Pods, here: Path) -
 
 
 def test_nothing_changed_restarts_nothing(pods: Pods, here: Path) -> None:
-    """Contract: a second sync of the same folder leaves the ranks alone."""
+    """Contract: a second sync of the same folder does not restart the ranks."""
     write(here, "one", STAYS)
     running = pods.start(RUN)
     with pods.fleet() as job:
@@ -142,7 +144,8 @@ def test_nothing_changed_restarts_nothing(pods: Pods, here: Path) -> None:
 
 
 def test_processes_of_other_sessions_are_stopped_too(pods: Pods, here: Path) -> None:
-    """Contract: torchrun starts its ranks in sessions of their own; none lives on with old code."""
+    """Contract: torchrun starts its ranks in separate sessions, but none of them continues to run old
+    code."""
     write(
         here,
         "one",
@@ -166,7 +169,7 @@ def test_processes_of_other_sessions_are_stopped_too(pods: Pods, here: Path) -> 
 
 
 def test_command_that_fails_waits_while_somebody_may_repair_it(pods: Pods, here: Path) -> None:
-    """Contract: with --watch a wrong line does not end the pods; the next code runs in them."""
+    """Contract: with --watch, an error in the code does not end the pods, and the next code runs in them."""
     write(here, "wrong", "raise SystemExit(3)")
     running = pods.start(RUN)
     walker = Walker(here)
@@ -180,7 +183,7 @@ def test_command_that_fails_waits_while_somebody_may_repair_it(pods: Pods, here:
 
 
 def test_without_a_watcher_the_command_exit_code_counts(pods: Pods, here: Path) -> None:
-    """Contract: the watcher left, so the pod ends as it would have."""
+    """Contract: if the watcher has exited, the pod ends with the command's exit code."""
     write(here, "wrong", "raise SystemExit(3)")
     running = pods.start(RUN)
     with pods.fleet() as job:
@@ -191,7 +194,8 @@ def test_without_a_watcher_the_command_exit_code_counts(pods: Pods, here: Path) 
 
 
 def test_when_one_pod_cannot_the_others_go_on(pods: Pods, here: Path) -> None:
-    """Contract: commands that were stopped for a switch that cannot be start again with the old code."""
+    """Contract: if one pod cannot switch to the new code, the commands that were stopped restart with the old
+    code."""
     write(here, "one", STAYS)
     running = [pods.start(RUN) for _ in range(2)]
     with pods.fleet() as job:
@@ -213,7 +217,8 @@ def test_when_one_pod_cannot_the_others_go_on(pods: Pods, here: Path) -> None:
 
 
 def test_a_pod_without_code_says_how_it_gets_some(pods: Pods) -> None:
-    """Contract: it ends after its limit, with a code of its own and what to do."""
+    """Contract: after its time limit, the pod exits with a specific exit code and a message that explains
+    what to do."""
     running = pods.start(RUN, start_seconds=0.2)
     assert running.process.wait(SECONDS) == 75
     assert running.process.stderr is not None
@@ -221,7 +226,7 @@ def test_a_pod_without_code_says_how_it_gets_some(pods: Pods) -> None:
 
 
 def test_a_pod_that_finds_a_tree_starts_with_it(pods: Pods, here: Path) -> None:
-    """Contract: on a volume that outlives a pod, the next pod needs no sync, and keeps the generation."""
+    """Contract: if the volume is kept, the next pod needs no sync, and has the same generation."""
     write(here, "one", "")
     running = pods.start(RUN)
     with pods.fleet() as job:
@@ -234,7 +239,8 @@ def test_a_pod_that_finds_a_tree_starts_with_it(pods: Pods, here: Path) -> None:
 
 
 def test_sigterm_reaches_the_command_which_ends_as_it_likes(pods: Pods, here: Path) -> None:
-    """Contract: at the pod's end a training can save; its exit code is the pod's."""
+    """Contract: when the pod is stopped, a training can save its state, and its exit code becomes the
+    pod's."""
     write(
         here,
         "one",
@@ -251,7 +257,7 @@ def test_sigterm_reaches_the_command_which_ends_as_it_likes(pods: Pods, here: Pa
 
 
 def test_a_program_that_is_not_there_is_named(pods: Pods, here: Path) -> None:
-    """Contract: exit code 127, as a shell's."""
+    """Contract: the exit code is 127, as in a shell."""
     running = pods.start(["torchrun-of-no-image"])
     with pods.fleet() as job:
         job.sync(Walker(here))
@@ -259,7 +265,8 @@ def test_a_program_that_is_not_there_is_named(pods: Pods, here: Path) -> None:
 
 
 def test_a_container_s_command_comes_as_it_is() -> None:
-    """Contract: Kubernetes makes `$` of `$$` and a variable of `$(NAME)`; the program has neither."""
+    """Contract: Kubernetes replaces `$$` and `$(NAME)` in a container's command, so the supervisor's command
+    contains no `$`."""
     words = pod_script.supervised([], "/app/.torchrun", "/dev/shm/sync")
     assert not any("$" in word for word in words)
     assert sum(map(len, words)) < 16_000

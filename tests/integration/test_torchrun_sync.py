@@ -1,4 +1,4 @@
-"""A sync into real receiver processes: what comes, what is sent, and what happens when connections break."""
+"""Sync with real receiver processes: the received files, the sent data, and interrupted connections."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ QUICK = Limits(connect=20, response=20, stall=20, stage=20, hold=20)
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A workspace with something of everything that travels."""
+    """Return a workspace with every kind of file that a sync sends."""
     top = tmp_path / "here"
     (top / "pkg" / "empty").mkdir(parents=True)
     (top / "train.py").write_text("print('one')\n")
@@ -54,7 +54,7 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pods(tmp_path: Path) -> Iterator[list[Pod]]:
-    """Three pods; their receivers are ended."""
+    """Yield three pods, and end their receivers afterwards."""
     made = [pod(tmp_path / f"pod{index}") for index in range(3)]
     yield made
     for each in made:
@@ -76,7 +76,8 @@ def test_a_tree_comes_whole_into_every_pod(here: Path, pods: list[Pod]) -> None:
 
 
 def test_the_second_time_only_changes_travel(here: Path, pods: list[Pod]) -> None:
-    """Contract: one edited file is one file sent to each pod; what was removed here is removed there."""
+    """Contract: if one file was edited, only this file is sent to each pod. Files that were removed locally
+    are removed in the pods."""
     walker = Walker(here)
     with fleet(pods) as job:
         first = job.sync(walker)
@@ -93,7 +94,8 @@ def test_the_second_time_only_changes_travel(here: Path, pods: list[Pod]) -> Non
 
 
 def test_what_the_command_wrote_beside_the_tree_stays(here: Path, pods: list[Pod]) -> None:
-    """Contract: a checkpoint in the working folder outlives a sync, as it is not of the tree."""
+    """Contract: a checkpoint in the working folder is kept during a sync, because it is not part of the
+    tree."""
     with fleet(pods[:1]) as job:
         job.sync(Walker(here))
         (pods[0].mount / "checkpoint.pt").write_text("step 7")
@@ -104,7 +106,7 @@ def test_what_the_command_wrote_beside_the_tree_stays(here: Path, pods: list[Pod
 
 
 def test_a_file_that_is_in_the_way_is_named(here: Path, pods: list[Pod]) -> None:
-    """Contract: a sync never overwrites what it did not bring."""
+    """Contract: a sync never overwrites files that it did not create."""
     (pods[0].mount / "train.py").write_text("of the image")
     with fleet(pods[:1]) as job, pytest.raises(PodRefused, match=r"train\.py conflicts with"):
         job.sync(Walker(here))
@@ -112,7 +114,7 @@ def test_a_file_that_is_in_the_way_is_named(here: Path, pods: list[Pod]) -> None
 
 
 def test_a_file_that_the_pod_changed_comes_again(here: Path, pods: list[Pod]) -> None:
-    """Contract: what a program in the pod wrote into the tree is not taken for what was sent."""
+    """Contract: a file in the tree that a program in the pod changed does not count as already sent."""
     with fleet(pods[:1]) as job:
         job.sync(Walker(here))
         (pods[0].mount / ".hidden").write_text("bad\n")
@@ -122,7 +124,7 @@ def test_a_file_that_the_pod_changed_comes_again(here: Path, pods: list[Pod]) ->
 
 
 def test_trees_share_no_file(here: Path, pods: list[Pod]) -> None:
-    """Contract: a process that still runs in the old tree cannot change the new one."""
+    """Contract: a process that is still running in the old tree cannot change the new one."""
     with fleet(pods[:1]) as job:
         job.sync(Walker(here))
         old = (pods[0].root / "current").resolve()
@@ -134,7 +136,7 @@ def test_trees_share_no_file(here: Path, pods: list[Pod]) -> None:
 
 
 def test_old_trees_go_but_not_one_that_is_used(here: Path, pods: list[Pod]) -> None:
-    """Contract: the current tree, the one before, and those a process works in are kept, and no other."""
+    """Contract: only the current tree, the previous one, and trees in which a process is running are kept."""
     kept = pods[0].root / "trees"
     with fleet(pods[:1]) as job:
         walker = Walker(here)
@@ -156,7 +158,8 @@ def test_old_trees_go_but_not_one_that_is_used(here: Path, pods: list[Pod]) -> N
 
 
 def test_pods_on_one_volume_get_it_once(here: Path, tmp_path: Path) -> None:
-    """Contract: with ReadWriteMany one pod writes, and all run the same generation."""
+    """Contract: with a ReadWriteMany volume, one pod writes the tree, and all pods run the same
+    generation."""
     shared = [pod(tmp_path / "a"), pod(tmp_path / "b")]
     shared[1] = replace(shared[1], mount=shared[0].mount)
     with fleet(shared) as job:
@@ -174,8 +177,8 @@ def test_pods_on_one_volume_get_it_once(here: Path, tmp_path: Path) -> None:
 @settings(max_examples=20)
 @given(cuts=st.lists(st.integers(0, 4 << 20), max_size=4), hidden=st.booleans())
 def test_a_cut_connection_goes_on_where_it_was(cuts: list[int], hidden: bool) -> None:
-    """Contract: wherever connections break, the tree comes whole, and no more than what was on its way is
-    sent again. A receiver that did not see the cut does not stand in the way."""
+    """Contract: wherever connections break, the tree arrives completely, and only data in transit is sent
+    again. A receiver that did not notice the break does not block the sync."""
     with tempfile.TemporaryDirectory() as folder:
         top = Path(folder) / "here"
         top.mkdir()
@@ -193,7 +196,8 @@ def test_a_cut_connection_goes_on_where_it_was(cuts: list[int], hidden: bool) ->
 
 
 def test_a_sync_resumes_after_too_many_cut_connections(here: Path, tmp_path: Path) -> None:
-    """Contract: a sync ends with the reason; the next one sends the rest alone, and nothing was switched."""
+    """Contract: the sync fails with the reason and without switching any pod. The next sync sends only the
+    rest."""
     to = pod(tmp_path / "pod", [2 << 20, 100, 100, 100, 100])
     with fleet([to]) as job, pytest.raises(Cut, match="5 times"):
         job.sync(Walker(here))
@@ -206,7 +210,7 @@ def test_a_sync_resumes_after_too_many_cut_connections(here: Path, tmp_path: Pat
 
 
 class Silent:
-    """A receiver that takes everything and never answers: what an exec into a frozen node looks like."""
+    """A receiver that reads all data but never responds, like an exec on a frozen node."""
 
     def send(self, data: bytes, deadline: Deadline) -> None:
         del data, deadline
@@ -225,7 +229,7 @@ class Silent:
 
 
 def test_a_receiver_that_never_answers_is_given_up(here: Path) -> None:
-    """Contract: the limit of the phase ends it, and the error says which answer was awaited."""
+    """Contract: the sync ends at the time limit of the phase, and the error names the missing response."""
     limits = Limits(response=0.2, retries=1)
     began = time.monotonic()
 
@@ -239,7 +243,7 @@ def test_a_receiver_that_never_answers_is_given_up(here: Path) -> None:
 
 
 def test_a_stopped_receiver_ends_the_sync_at_its_deadline(here: Path, tmp_path: Path) -> None:
-    """Contract: bytes that pipes take without a receiver that reads them are no progress."""
+    """Contract: bytes that are buffered in pipes, but not read by the receiver, do not count as progress."""
     to = pod(tmp_path / "pod")
     with fleet([to], Limits(response=20, stall=1, stage=1, retries=0)) as job:
         job.sync(Walker(here))
@@ -253,7 +257,7 @@ def test_a_stopped_receiver_ends_the_sync_at_its_deadline(here: Path, tmp_path: 
 
 
 def test_a_file_changed_during_reading_is_scanned_again(here: Path, pods: list[Pod]) -> None:
-    """Contract: what was hashed and what is sent are the same bytes, or the tree is looked at anew."""
+    """Contract: if the sent bytes would differ from the hashed ones, the tree is scanned again."""
 
     class Changing(Walker):
         looks = 0
@@ -273,7 +277,7 @@ def test_a_file_changed_during_reading_is_scanned_again(here: Path, pods: list[P
 
 
 def test_a_file_that_always_changes_is_named(here: Path, pods: list[Pod]) -> None:
-    """Contract: a log that is written all the time ends the sync with its name, and nothing is switched."""
+    """Contract: if a log changes continuously, the sync fails with the log's name, and no pod switches."""
 
     class Changing(Walker):
         def scan(self):  # type: ignore[no-untyped-def]
@@ -287,7 +291,7 @@ def test_a_file_that_always_changes_is_named(here: Path, pods: list[Pod]) -> Non
 
 
 def test_no_pod_switches_when_one_cannot(here: Path, pods: list[Pod]) -> None:
-    """Contract: all pods run the new tree, or none does."""
+    """Contract: either all pods run the new tree, or none does."""
     with fleet(pods) as job:
         job.sync(Walker(here))
     (here / "train.py").write_text("print('two')\n")
@@ -299,7 +303,7 @@ def test_no_pod_switches_when_one_cannot(here: Path, pods: list[Pod]) -> None:
 
 
 def test_two_syncs_do_not_write_at_once(here: Path, pods: list[Pod]) -> None:
-    """Contract: of two people who sync into one job, the second one is told."""
+    """Contract: if two users sync to the same job, the second one gets an error."""
     with fleet(pods[:1]) as other, fleet(pods[:1], replace(QUICK, lock=0.2)) as job:
         sender = other._senders["pod-0"]
         sender.send(Walker(here).scan())
@@ -320,7 +324,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("entry", HOSTILE, ids=lambda each: f"{each['kind']}-{each['path']}")
 def test_hostile_entries_are_refused(entry: dict[str, object], tmp_path: Path) -> None:
-    """Contract: whatever a sender says, nothing is written outside of the pod's folders."""
+    """Contract: whatever a sender sends, nothing is written outside the pod's folders."""
     to = pod(tmp_path / "pod")
     before = sorted(path for path in tmp_path.rglob("*"))
     assert _refusal(to, [entry])
@@ -330,7 +334,7 @@ def test_hostile_entries_are_refused(entry: dict[str, object], tmp_path: Path) -
 
 
 def test_a_file_below_a_link_is_refused(tmp_path: Path) -> None:
-    """Contract: a link of the tree is never written through."""
+    """Contract: files are never written through a link in the tree."""
     through = [
         {"path": "a", "kind": "link", "target": "."},
         {"path": "a/b", "kind": "file", "mode": 0o644, "size": 0, "sha256": sha256(b"").hexdigest()},
@@ -339,7 +343,7 @@ def test_a_file_below_a_link_is_refused(tmp_path: Path) -> None:
 
 
 def _refusal(to: Pod, entries: list[dict[str, object]]) -> str:
-    """Return the error that a receiver answers these entries with."""
+    """Return the error with which a receiver responds to these entries."""
     import zlib
 
     channel = to.open("session", Deadline.after(20))
@@ -355,8 +359,8 @@ def _refusal(to: Pod, entries: list[dict[str, object]]) -> str:
 
 
 def test_text_travels_compressed(tmp_path: Path) -> None:
-    """Contract: code takes less than half of its size, what does not shrink takes its size, and names of any
-    bytes come as they are.
+    """Contract: code is sent with less than half of its size, incompressible data with its own size, and
+    names may contain any bytes.
     """
     top, to = tmp_path / "here", pod(tmp_path / "pod")
     top.mkdir()
@@ -377,7 +381,7 @@ def test_text_travels_compressed(tmp_path: Path) -> None:
     ids=["noise", "cut", "bomb"],
 )
 def test_a_piece_that_is_not_compressed_right_is_refused(tmp_path: Path, payload: bytes) -> None:
-    """Contract: the receiver writes no more than a piece, whatever it is sent."""
+    """Contract: the receiver never writes more than the size of a piece, whatever it receives."""
     receiver = Receiver(str(tmp_path / "mount/.torchrun"), str(tmp_path / "control"), "session")
     with pytest.raises((Refused, zlib.error)):
         receiver.handle("zdata", payload)
@@ -385,7 +389,7 @@ def test_a_piece_that_is_not_compressed_right_is_refused(tmp_path: Path, payload
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", pack("nonsense"), pack("data", b"x")])
 def test_what_is_no_conversation_ends_with_an_error(sent: bytes, tmp_path: Path) -> None:
-    """Contract: the receiver answers strange bytes with an error frame and leaves."""
+    """Contract: the receiver responds to invalid bytes with an error frame, and exits."""
     to = pod(tmp_path / "pod")
     channel = to.open("session", Deadline.after(20))
     channel.send(sent, Deadline.after(20))
@@ -394,7 +398,7 @@ def test_what_is_no_conversation_ends_with_an_error(sent: bytes, tmp_path: Path)
 
 
 def test_a_program_that_was_cut_does_not_run(tmp_path: Path) -> None:
-    """Contract: the receiver itself is hash-checked before it runs."""
+    """Contract: the receiver's own code is verified with a hash before it runs."""
     to = pod(tmp_path / "pod")
     command, program = pod_script.receiver("session", str(to.root), str(to.control))
     done = subprocess.run(command, input=program[:-1], capture_output=True, check=False)
@@ -405,7 +409,7 @@ def test_a_program_that_was_cut_does_not_run(tmp_path: Path) -> None:
 
 
 def test_links_out_of_the_tree_are_refused_with_advice(here: Path) -> None:
-    """Contract: the user is told which link, and where it can be ignored."""
+    """Contract: the error names the link, and the file in which it can be ignored."""
     (here / "data").symlink_to("/mnt/data")
     with pytest.raises(UsageError, match="data → /mnt/data") as refused:
         Walker(here).scan()
@@ -439,8 +443,8 @@ def _write(top: Path, inside: dict[str, tuple[object, ...]]) -> None:
 @settings(max_examples=10)
 @given(versions=st.lists(st.dictionaries(NAMES, TREES, max_size=4), min_size=2, max_size=3))
 def test_any_tree_comes_as_it_is_after_any_other(versions: list[dict[str, tuple[object, ...]]]) -> None:
-    """Contract: after each sync the pod has exactly the folder, whatever was there before; contents that it
-    had are not sent."""
+    """Property: after each sync, the pod has exactly the folder's files, whatever it had before. Contents
+    that it already had are not sent."""
     with tempfile.TemporaryDirectory() as folder:
         to = pod(Path(folder) / "pod")
         had: set[str] = set()

@@ -1,4 +1,5 @@
-"""Every route with every kind of credential, on a server on loopback, and their table in the docs."""
+"""Every route with every kind of credential, on a server on loopback, and the corresponding table in the
+documentation."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ DENIED = {401, 403, 404}
 
 @dataclass(frozen=True)
 class Known:
-    """What is on the server: a run of ours, another launch's in our project, and another project's."""
+    """The runs on the server: our launch's run, another launch's run in our project, and a run in another
+    project."""
 
     ours: int
     sibling: int
@@ -91,7 +93,7 @@ CREDENTIALS: dict[str, tuple[Who, str]] = {
 
 
 def request(client: httpx.Client, route: str, access: Access, run: int, known: Known) -> httpx.Response:
-    """Send the request of a route that is about a run."""
+    """Send a route's request about a run."""
     method, _, path = route.partition(" ")
     path = re.sub(r":\w+}", "}", path).format(
         run_id=run, tab="logs", project="e2e", name="pages.js", display_id=known.shown[run],
@@ -130,7 +132,7 @@ def credential(request: pytest.FixtureRequest, server: Server) -> Iterator[tuple
 
 
 def permitted(answer: httpx.Response) -> bool:
-    """Whether a response is not a refusal of the credential."""
+    """Return whether a response does not reject the credential."""
     login = answer.headers.get("location", "").startswith("/login")
     return answer.status_code not in DENIED and not login
 
@@ -141,7 +143,7 @@ def test_every_route_accepts_the_credentials_of_the_table(
     who, client = credential
     for route, access in ACCESS.items():
         if access.who is Who.ANYBODY and route in {"POST /login", "POST /logout"}:
-            continue  # The next test is about them, because they end the session.
+            continue  # The next test covers these routes, because they end the session.
         link = known.links[who] if who in known.links and who in access.who else None
         if link is not None:
             answer = client.request(route.partition(" ")[0], link, content=b"x" if "PUT" in route else None)
@@ -166,7 +168,8 @@ def test_anybody_can_log_in_and_out(server: Server) -> None:
 def test_no_route_gives_a_key_access_to_other_runs(
     server: Server, known: Known, name: str, other: str
 ) -> None:
-    """Contract: neither a run of another project nor, for a launch, another launch's run of its project."""
+    """Contract: a key gives no access to runs in another project. A launch's key gives no access to another
+    launch's runs in its project."""
     _, key = CREDENTIALS[name]
     run = getattr(known, other)
     with server.client() as own:
@@ -209,8 +212,8 @@ def test_a_launch_reads_nothing_beside_its_runs(server: Server, known: Known, ad
 
 
 def test_a_launch_can_create_runs_of_its_project(server: Server, known: Known) -> None:
-    """Contract: ranks with a wrong run id are found, because their run is the launch's; nobody else writes to
-    it. A run id that another launch claimed, and another project, are refused.
+    """Contract: ranks with a wrong run id are found, because their run belongs to the launch, and nobody else
+    can write to it. A run id that another launch has claimed is rejected, and so is another project.
     """
     with server.client() as own:
         claim = {"projectName": "e2e", "externalId": "claimed", "launch": "n9"}
@@ -239,7 +242,8 @@ def test_a_launch_can_create_runs_of_its_project(server: Server, known: Known) -
 
 
 def test_rows_for_missing_run_join_no_later_run(server: Server, known: Known) -> None:
-    """Contract: they are stored as orphans, as rows of a lost database, under the run id in the header."""
+    """Contract: such rows are stored as orphans under the run id in the header, like rows for a lost
+    database."""
     with server.client() as own:
         later = create(own, None, projectName="theirs")["runId"] + 1
     with server.client(Authorization=f"Bearer {of_launch('n1', 'ours')}") as client:
@@ -252,7 +256,7 @@ def test_rows_for_missing_run_join_no_later_run(server: Server, known: Known) ->
 
 
 def test_409_names_no_project_that_key_cannot_access(server: Server, known: Known) -> None:
-    """Contract: in a database in which projects share display ids, as in older ones."""
+    """Contract: this applies to a database in which projects share display ids, as in older versions."""
     with server.client() as own:
         mine = create(own, None)["runId"]
     with sqlite3.connect(server.db) as db:
@@ -272,7 +276,8 @@ def test_409_names_no_project_that_key_cannot_access(server: Server, known: Know
 
 
 def test_requests_without_a_credential_are_in_no_evidence(server: Server, known: Known) -> None:
-    """Contract: only who holds a key or an upload URL adds to the audit, which has no URL's secret."""
+    """Contract: only requests with a key or an upload URL are recorded in the audit, which does not contain
+    the secret in the URL."""
     link = signed_links.link(KEY, "upload", "unknown")
     with httpx.Client(base_url=server.url, trust_env=False) as client:
         for path in ("/files/put/guessed/1/x", "/files/none", "/ingest/none"):
@@ -287,7 +292,7 @@ def test_requests_without_a_credential_are_in_no_evidence(server: Server, known:
 
 
 def table() -> str:
-    """Return the table of the documentation."""
+    """Return the table for the documentation."""
     columns = {
         "own key": Who.OWNER,
         "project's key": Who.PROJECT,

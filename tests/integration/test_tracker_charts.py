@@ -1,4 +1,5 @@
-"""Charts of odd series in a real browser: no error in its console, and each number of a drawing is finite."""
+"""Charts of unusual series in a real browser: there are no errors in its console, and all numbers in a
+drawing are finite."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ NAMED: dict[str, Points] = {
 
 
 def generated(seed: int) -> Points:
-    """A series of few or many points, with steps and values from everywhere."""
+    """Return a series of few or many points, with arbitrary steps and values."""
     dice = random.Random(seed)
     count = dice.choice([1, 2, 3, 5, 30, 750])
     base = [dice.choice(VALUES) for _ in range(dice.randrange(1, 4))]
@@ -98,7 +99,8 @@ def checked(page: Page, what: str) -> None:
 
 
 def use_every_control(page: Page, url: str) -> None:
-    """Contract: scales, smoothing, both axes, keys, zoom and reading values work with every series."""
+    """Use the scales, smoothing, both axes, keys, zoom and the display of values, which must work with every
+    series."""
     page.errors.clear()
     page.go(url)
     checked(page, "null-null")
@@ -142,7 +144,8 @@ def test_more_generated_series_are_drawn(served: Server, page: Page, part: int) 
 
 
 def test_an_outlier_does_not_make_the_others_a_dot(served: Server, page: Page) -> None:
-    """Contract: a point at step 2**40 is told below the chart, and shown on request. All raw rows stay."""
+    """Contract: a point at step 2**40 is mentioned below the chart, and shown on request. All raw rows are
+    kept."""
     for name, count in (("far_step", 20), ("far_step_of_many", 2000)):
         run = run_of(served, name, {name: NAMED[name]})
         page.go(f"{served.url}{BASE}/r{run}")
@@ -200,7 +203,7 @@ CLOSE: dict[str, Points] = {
 
 
 def test_labels_are_the_values_of_their_places(served: Server, page: Page) -> None:
-    """In public reports (tensorboard #3273, #1753), labels of an axis are equal or not at their places."""
+    """In public reports (tensorboard #3273, #1753), the labels of an axis are equal or misplaced."""
     series = {
         **CLOSE,
         **{name: NAMED[name] for name in ("close", "constant_tiny", "constant", "extremes", "tiny")},

@@ -1,7 +1,6 @@
-"""What hosted Pluto's users rely on, with the unmodified client: forks, filters and sorts, kinds of data.
-
-The sdist of pluto-ml has no tests. These say the same as the client's public ones, where they are about the
-server.
+"""Features on which users of hosted Pluto rely, with the unmodified client: forks, filters, sorting and kinds
+of data. The sdist of pluto-ml contains no tests. These tests correspond to the client's public tests that
+concern the server.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ def seen(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 def test_a_fork_has_what_its_parent_had(seen: dict[str, Any]) -> None:
-    """Contract: the config by default and merged below the fork's own, tags only when asked for."""
+    """Contract: a fork inherits its parent's config, which its own config overrides, and inherits tags only
+    on request."""
     forks = seen["forks"]
     assert forks["asked"]["plain"] == [forks["parent"], 5]
     assert forks["by_name"] == forks["parent"]
@@ -47,7 +47,8 @@ def test_a_fork_has_what_its_parent_had(seen: dict[str, Any]) -> None:
 
 
 def test_a_fork_is_read_with_its_parents_points(seen: dict[str, Any]) -> None:
-    """Contract: up to the step of the fork, and of a fork of a fork up to the earlier one."""
+    """Contract: a fork includes its parent's points up to the fork's step. A fork of a fork includes the
+    first run's points up to the earlier of the two steps."""
     points = seen["forks"]["points"]
     assert points["parent"] == list(range(10))
     assert points["plain"] == [0, 1, 2, 3, 4, 5]
@@ -61,7 +62,8 @@ def test_a_fork_of_no_run_is_refused(seen: dict[str, Any]) -> None:
 
 
 def test_runs_are_sorted_by_config_and_last_metric_value(seen: dict[str, Any]) -> None:
-    """Contract: by config and by the last value of a metric; a run without it is last in both directions."""
+    """Contract: runs are sorted by config or by a metric's last value. A run without it is last in both
+    directions."""
     lists = seen["lists"]
     assert lists["by_config"] == ["sweep-b", "sweep-c", "sweep-a", "sweep-broken"]
     assert lists["by_metric"] == ["sweep-a", "sweep-c", "sweep-b", "sweep-broken"]
@@ -91,7 +93,7 @@ def test_a_wrong_filter_is_told(seen: dict[str, Any]) -> None:
 
 
 def test_each_kind_of_data_can_be_read_back(server: Server, seen: dict[str, Any]) -> None:
-    """Contract: what Pluto's read API does not give back is given back here, as it was sent."""
+    """Contract: data that Pluto's read API does not return is returned here, as it was sent."""
     run = seen["kinds"]
     with server.client() as client:
         rows = client.get(f"/api/runs/data?runId={run}").json()
@@ -130,7 +132,8 @@ def test_notes_of_a_run_are_kept(server: Server, seen: dict[str, Any]) -> None:
 def test_the_client_works_with_the_key_of_a_project(
     server: Server, seen: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Contract: it writes and reads its own project, and all of another one is refused."""
+    """Contract: the client can write and read its own project, and all requests for another project are
+    rejected."""
     key = project_key(KEY, "e2e")
     finished(server.pluto(tmp_path / "r", "log", "0", "3", PLUTO_RUN_ID="of-a-project", PLUTO_API_KEY=key))
     with server.client() as own:

@@ -1,4 +1,4 @@
-"""Answers on one connection: each whole, in order, and none waits for another."""
+"""Responses on one connection are complete and in order, and no request waits for another one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def there(server: Server) -> socket.socket:
 
 
 def answers(there: socket.socket, methods: list[str]) -> list[tuple[int, bytes]]:
-    """Return (status, body) of as many answers as there are methods. An answer to HEAD has no body."""
+    """Return (status, body) of one response per method. A response to HEAD has no body."""
     came, found = b"", []
     for method in methods:
         while b"\r\n\r\n" not in came:
@@ -43,7 +43,8 @@ def answers(there: socket.socket, methods: list[str]) -> list[tuple[int, bytes]]
 
 
 def test_requests_that_came_together_are_answered_in_order(server: Server, there: socket.socket) -> None:
-    """Contract: also HEAD, whose answer has no body, refusals, and what is asked before an answer came."""
+    """Contract: this includes HEAD, whose response has no body, rejected requests, and requests that are sent
+    before a response has arrived."""
     with server.client() as client:
         run = create(client, "together")["runId"]
     asked = [
@@ -67,7 +68,7 @@ def test_requests_that_came_together_are_answered_in_order(server: Server, there
 
 
 def test_a_body_that_comes_slowly_is_taken(server: Server, there: socket.socket) -> None:
-    """Contract: the task of a request may begin before the end of its body came."""
+    """Contract: the server may start to handle a request before the end of its body has arrived."""
     with server.client() as client:
         run = create(client, "slowly")["runId"]
         body = b"\n".join([LINE] * 50)
@@ -75,7 +76,7 @@ def test_a_body_that_comes_slowly_is_taken(server: Server, there: socket.socket)
         with closing(there):
             for at in range(0, len(whole), 97):
                 there.sendall(whole[at : at + 97])
-                client.get("/healthz")  # by now the server has read the part
+                client.get("/healthz")  # The server has read this part by now.
             assert answers(there, ["POST"])[0][0] == 200
         rows = client.get(f"/api/audit/points?runIds={run}").json()["points"]
     assert len(rows) == 50

@@ -1,4 +1,4 @@
-"""Reports of digests on a tracker on loopback: stored as sent, never replaced, and bounded."""
+"""Digest reports in a tracker on loopback are stored as sent, never replaced, and limited in number."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_reports_are_stored_unchanged_and_cannot_be_replaced(server: Server) -> 
         assert post(client, run, second).json() == {"reports": 2}
         assert post(client, run, first).json() == {
             "reports": 2
-        }  # The response was lost, and it is sent again.
+        }  # The response was lost, so the report is sent again.
         assert post(client, run, report(chain="other")).status_code == 409
         assert post(client, run, report(process="attempt1")).json() == {"reports": 1}
         assert post(client, run, report(entries=[])).json() == {"reports": 2}
@@ -61,7 +61,8 @@ def test_reports_are_stored_unchanged_and_cannot_be_replaced(server: Server) -> 
 
 
 def test_a_key_stores_reports_only_of_its_own_runs(server: Server) -> None:
-    """Contract: a key that may write points may report about them, and reads nothing of others."""
+    """Contract: a key that may write a run's points may also send reports about them, but cannot read other
+    runs."""
     with server.client() as own:
         theirs = create(own, "theirs", projectName="theirs")["runId"]
     keys = {project_key(KEY, "e2e"), launch_key(KEY, "n7", project="e2e", run="of-n7")}
@@ -98,7 +99,8 @@ def test_a_report_that_is_too_large_is_refused(server: Server) -> None:
 
 
 def test_reports_fill_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contract: processes, runs and the tracker have limits, and the refused report is not stored."""
+    """Contract: there are limits per process, per run and for the tracker, and a rejected report is not
+    stored."""
     db = connect(tmp_path / "tracker.db")
     db.executescript(TABLES)
     for run in (1, 2):
@@ -107,7 +109,7 @@ def test_reports_fill_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             " VALUES (?, 'p', ?, '', '', '', '')",
             (run, run),
         )
-    size = digest_reports.parsed(report()).size + 9  # Compressed reports differ in length.
+    size = digest_reports.parsed(report()).size + 9  # The lengths of compressed reports differ.
     for name, count in (("MAX_PROCESS_BYTES", 2), ("MAX_RUN_BYTES", 3), ("MAX_ALL_BYTES", 5)):
         monkeypatch.setattr(digest_reports, name, count * size)
 
@@ -126,7 +128,7 @@ def test_reports_fill_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b"])), max_size=12))
 def test_what_is_stored_is_always_prefix_that_never_changes(sent: list[tuple[int, str]]) -> None:
-    """Contract: whatever is sent in whatever order, a stored report stays what it is."""
+    """Property: whatever is sent in any order, a stored report never changes."""
     db = sqlite3.connect(":memory:", isolation_level=None)
     db.row_factory = sqlite3.Row
     db.executescript(TABLES)

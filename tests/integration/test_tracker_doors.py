@@ -1,4 +1,4 @@
-"""Who may see the tracker's pages, and what an answer lets a browser do. Without a browser."""
+"""Access to the tracker's pages, and the security headers of responses, tested without a browser."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def inside(server: Server) -> Iterator[httpx.Client]:
 
 
 def test_every_route_of_pages_is_behind_the_door(server: Server, run: int) -> None:
-    """Contract: without a session a page leads to the login, and data is refused. New routes are in here."""
+    """Contract: without a session, a page redirects to the login, and requests for data are rejected. New
+    routes are included automatically."""
     with browser(server) as client:
         for route in routes.routes:
             if route.path in OPEN:
@@ -76,7 +77,8 @@ def test_every_route_of_pages_is_behind_the_door(server: Server, run: int) -> No
 
 
 def test_the_address_that_the_client_prints_opens_the_run(server: Server, inside: httpx.Client) -> None:
-    """Contract: also with a project that has a slash, a question mark and letters of other languages."""
+    """Contract: this works even if the project's name contains a slash, a question mark and non-ASCII
+    letters."""
     with server.client() as client:
         for name in ("e2e", "a/b", "q?x=1#y", "ünï 100%"):
             url = create(client, None, projectName=name, runName=f"run of {name}")["url"]
@@ -89,7 +91,8 @@ def test_the_address_that_the_client_prints_opens_the_run(server: Server, inside
 
 
 def test_the_cookie_opens_pages_alone(server: Server, run: int) -> None:
-    """Contract: no script reads it, it does not hold the key, and it opens no route of the API."""
+    """Contract: scripts cannot read the cookie, it does not contain the key, and it gives no access to the
+    API."""
     with browser(server) as client:
         answer = client.post("/login", data={"key": KEY})
         cookie = answer.headers["set-cookie"]
@@ -106,12 +109,12 @@ def test_the_cookie_opens_pages_alone(server: Server, run: int) -> None:
 
 
 def holding(server: Server, name: str, value: str) -> httpx.Client:
-    """A browser that has a cookie."""
+    """Return a client that sends a cookie, like a browser."""
     return httpx.Client(base_url=server.url, headers={"Cookie": f"{name}={value}"}, trust_env=False)
 
 
 def cookie_of(answer: httpx.Response) -> tuple[str, str]:
-    """The name and the value of the cookie that a response sets."""
+    """Return the name and the value of the cookie that a response sets."""
     name, _, value = answer.headers["set-cookie"].partition(";")[0].partition("=")
     return name, value
 
@@ -130,7 +133,8 @@ def test_logout_ends_session_for_every_copy_of_cookie(server: Server) -> None:
 
 
 def test_login_never_uses_id_of_earlier_cookie(server: Server) -> None:
-    """Contract: an id that somebody planted opens nothing, and a second login ends the first session."""
+    """Contract: a session id planted by an attacker gives no access, and a second login ends the first
+    session."""
     with browser(server) as client:
         name, first = cookie_of(client.post("/login", data={"key": KEY}))
     with holding(server, name, "planted") as planted:
@@ -166,7 +170,7 @@ def test_the_cookie_is_secure_behind_tls(server: Server, headers: dict[str, str]
 
 @pytest.fixture
 def proxied(tmp_path: Path) -> Iterator[Server]:
-    """A server with a public URL."""
+    """Yield a server with a public URL."""
     server = Server(tmp_path, "--public-url", "https://tracker.example").start()
     yield server
     server.stop()
@@ -210,7 +214,8 @@ def test_a_wrong_key_opens_nothing(server: Server, key: str) -> None:
 
 
 def test_a_link_opens_once_and_is_in_no_log(server: Server) -> None:
-    """Contract: the second use is told to make another one; neither secret nor key is in the server's log."""
+    """Contract: the second use of a link gets a message to create another link. Neither the secret nor the
+    key is in the server's log."""
     with server.client() as own:
         once = own.post("/api/pages/link").json()["once"]
     with browser(server) as first, browser(server) as second:
@@ -276,7 +281,8 @@ def test_the_key_of_a_project_shows_that_project_alone(server: Server, run: int)
 
 
 def test_answers_let_our_script_run_alone(server: Server, inside: httpx.Client, run: int) -> None:
-    """Contract: a strict policy, no guessing of types, no frame, nothing of the pages is kept in caches."""
+    """Contract: responses have a strict content security policy, and forbid type sniffing, framing and
+    caching of pages."""
     for path in ("/login", "/o/harness/projects", "/o/harness/projects/none", "/pages/static/pages.js"):
         headers = inside.get(path, follow_redirects=True).headers
         policy = headers["content-security-policy"]

@@ -1,4 +1,5 @@
-"""What the tracker has answered is on disk: killed at any moment, it keeps every row that it acknowledged."""
+"""Acknowledged data is on disk: if the tracker is killed at any time, it keeps every row that it
+acknowledged."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def test_a_sigkill_amid_writes_loses_nothing_that_was_acknowledged(server: Serve
     kills = 3
 
     def rank_logs(rank: int) -> None:
-        """Requests of 10 rows, one after another, until the server is gone."""
+        """Send requests with 10 rows each until the server is killed."""
         start = acknowledged[rank][-1] + 1 if acknowledged[rank] else 0
         with server.client() as client:
             for first in itertools.count(start, 10):
@@ -111,7 +112,8 @@ def test_an_unreachable_or_refusing_tracker_is_a_named_error(server: Server) -> 
 def test_counts_that_do_not_settle_are_no_complete_reading(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row that arrives before every look: the hosted reader gives up at its deadline, and says so."""
+    """If a row arrives before every read, the hosted reader stops at its deadline and reports incomplete
+    data."""
     steps = itertools.count()
     with server.client() as client:
         run = create(client)["runId"]
@@ -132,7 +134,7 @@ def test_counts_that_do_not_settle_are_no_complete_reading(
 def test_rows_are_paged_and_interleaved_runs_separated(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contract: every row once, in order, by rows and by columns."""
+    """Contract: every row is returned once and in order, both as rows and as columns."""
     with server.client() as client:
         runs = [create(client, f"run-{i}")["runId"] for i in range(3)]
         for first in range(0, 3000, 100):
@@ -168,7 +170,7 @@ def test_a_database_of_another_schema_is_not_touched(tmp_path: Path) -> None:
 
 
 def test_a_new_database_gives_no_run_id_again(tmp_path: Path) -> None:
-    """Contract: what clients of a lost database still send is in no later run."""
+    """Contract: data from clients of a lost database is not added to a later run."""
     ids = []
     for name in ("lost", "new"):
         (tmp_path / name).mkdir()
@@ -177,5 +179,5 @@ def test_a_new_database_gives_no_run_id_again(tmp_path: Path) -> None:
             ids += [create(client)["runId"], create(client, "other")["runId"]]
             log_metrics(client, ids[0], '{"time": 1, "step": 0, "data": {"loss": 1}}', "rank0")
         server.stop()
-        time.sleep(3)  # ids begin at the time in seconds
+        time.sleep(3)  # Ids start at the current time in seconds.
     assert len(set(ids)) == 4

@@ -1,7 +1,6 @@
-"""Requests at random, from the OpenAPI document and from bytes: none is a 500, none hangs, nothing breaks.
-
-The document is checked at the same time: every answer is as it says. Seeds are new each night; hypothesis
-prints what reproduces a failure.
+"""Random requests, generated from the OpenAPI document and from bytes, never cause a 500, a hang or damage.
+The tests also check that every response matches the document. Each nightly run uses new seeds, and hypothesis
+prints how to reproduce a failure.
 """
 
 from __future__ import annotations
@@ -41,9 +40,10 @@ CHECKS = [
     response_headers_conformance,
 ]
 SECONDS = 10.0
-"""Longest time of an answer, on a machine that other tests keep busy. None takes a tenth of it alone."""
+"""The maximum time of a response in seconds, on a machine that is busy with other tests. On an idle machine,
+each takes less than a tenth of it."""
 GROWTH = 48 << 20
-"""Most that the server's memory grows by over all requests, once it has served a first part of them."""
+"""The maximum growth of the server's memory over all requests, after an initial part of them."""
 PROJECT = "fuzz"
 HEADERS = {"X-Project-Name": PROJECT, "X-Run-Name": "rank0", "X-Api-Key": KEY}
 SHORT = settings(
@@ -61,7 +61,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def run_id(server: Server) -> int:
-    """A run with a point and a file, which half of the requests are about."""
+    """Return a run with a point and a file, to which half of the requests refer."""
     entry = {"fileName": "a", "fileSize": 1, "time": 1, "logName": "a"}
     with server.client() as client:
         run = create(client, "fuzzed", projectName=PROJECT)
@@ -74,13 +74,14 @@ def run_id(server: Server) -> int:
 
 
 def documented() -> dict[str, Any]:
-    """Return the document of the application that is served."""
+    """Return the OpenAPI document of the application."""
     app = build(Options(Path("unused"), "key"))
     return openapi.document(route for route in app.routes if isinstance(route, Route))
 
 
 def test_the_document_has_every_route(tmp_path: Path) -> None:
-    """Contract: a route that is not described is one that nothing tests, and the other way round."""
+    """Contract: the document describes exactly the existing routes. A route that is not described would not
+    be tested."""
     app = build(Options(tmp_path / "unused", "key"))
     there = {
         (method, route.path)
@@ -97,14 +98,14 @@ def test_the_document_has_every_route(tmp_path: Path) -> None:
 
 @schemathesis.serializer("application/x-ndjson")
 def lines(ctx: Any, value: Any) -> bytes:
-    """Write the lines of a body, or whatever a negative example has in place of them."""
+    """Serialize the lines of a body, or any value that a negative example has in place of lines."""
     if not isinstance(value, list):
         value = [value]
     return b"\n".join(one if isinstance(one, bytes) else json.dumps(one).encode() for one in value)
 
 
 def there_is(server: Server, run_id: int) -> dict[str, Any]:
-    """Return values that name something that there is, by the parameters and fields that take them."""
+    """Return values that refer to existing objects, keyed by the names of parameters and fields."""
     with sqlite3.connect(server.db) as db:
         query = "SELECT display_id, token FROM runs JOIN files ON run_id = runs.id WHERE runs.id = ?"
         display_id, token = db.execute(query, (run_id,)).fetchone()
@@ -114,7 +115,7 @@ def there_is(server: Server, run_id: int) -> dict[str, Any]:
 
 
 def aimed(case: Any, known: dict[str, Any]) -> Any:
-    """Let a case be about what there is."""
+    """Make a case refer to existing objects."""
     for place in (case.query, case.path_parameters, case.body):
         if isinstance(place, dict):
             place.update({name: known[name] for name in known.keys() & place.keys()})
@@ -123,14 +124,14 @@ def aimed(case: Any, known: dict[str, Any]) -> Any:
 
 
 def resident(server: Server) -> int:
-    """Return the bytes of memory that the server's process holds."""
+    """Return the resident memory of the server's process in bytes."""
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
     assert found is not None
     return int(found[1]) * 1024
 
 
 def of_document(server: Server, run_id: int, how: settings) -> None:
-    """Send what the document allows and what it forbids."""
+    """Send requests that the document allows, and requests that it forbids."""
     schema, known = schemathesis.openapi.from_dict(documented()), there_is(server, run_id)
     cases = [
         one.ok().as_strategy(generation_mode=mode)
@@ -291,7 +292,7 @@ def fine(answer: httpx.Response) -> None:
 
 
 def readable(server: Server, run_id: int) -> None:
-    """Read everything that is stored, by every route that reads."""
+    """Read all stored data, with every route that reads."""
     with server.client() as client:
         client.timeout = httpx.Timeout(SECONDS)
         audit = EmbeddedAudit(client)
@@ -326,13 +327,14 @@ def readable(server: Server, run_id: int) -> None:
 
 
 def test_no_request_of_the_document_hurts(server: Server, run_id: int) -> None:
-    """Contract: no 5xx, no hang, answers as the document says, flat memory, and all can be read."""
+    """Contract: there is no 5xx and no hang, responses match the document, memory does not grow, and all data
+    can be read."""
     of_document(server, run_id, SHORT)
     readable(server, run_id)
 
 
 def test_no_bytes_hurt(server: Server, run_id: int) -> None:
-    """Contract: as above, for bodies and queries that no client would write."""
+    """Contract: the same applies to bodies and queries that no client would send."""
     of_bytes(server, run_id, SHORT)
     readable(server, run_id)
 
@@ -340,8 +342,8 @@ def test_no_bytes_hurt(server: Server, run_id: int) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_20000_requests_hurt_nothing(server: Server, run_id: int) -> None:
-    """Contract: the same, 10 000 of the document, 10 000 bodies and 5000 queries."""
-    of_bytes(server, run_id, SHORT)  # so that what is loaded once is no growth
+    """Contract: the same applies to 10 000 requests from the document, 10 000 bodies and 5000 queries."""
+    of_bytes(server, run_id, SHORT)  # The first requests load code, which must not count as growth.
     of_document(server, run_id, LONG)
     of_bytes(server, run_id, LONG)
     readable(server, run_id)

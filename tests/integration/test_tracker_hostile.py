@@ -1,4 +1,4 @@
-"""What a client may send, by mistake or not: the tracker stays up, says what is wrong, and can be read."""
+"""Invalid or malicious requests: the tracker keeps running, reports the error, and remains readable."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.tracker.server.connections import HEAD_SECONDS
 
 IDS = count()
 HALF = "\ud800"
-"""Half a surrogate pair, as in a path that os.fsdecode made."""
+"""Half of a surrogate pair, as in a path that os.fsdecode returned."""
 RUN = {"runName": "r", "projectName": "e2e"}
 LINE = b'{"time": 1, "step": 1, "data": {"a": 1}}'
 
@@ -46,13 +46,13 @@ def client(server: Server) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def run_id(client: httpx.Client) -> int:
-    """A fresh run."""
+    """Return a new run."""
     found: int = create(client, f"run-{next(IDS)}")["runId"]
     return found
 
 
 def came_to_nothing(client: httpx.Client) -> dict[str, list[dict[str, Any]]]:
-    """Return the failed, the refused and the broken off requests."""
+    """Return the failed, rejected and interrupted requests."""
     found: dict[str, list[dict[str, Any]]] = client.get("/api/audit/failures").json()
     return found
 
@@ -74,12 +74,13 @@ def came_to_nothing(client: httpx.Client) -> dict[str, list[dict[str, Any]]]:
 def test_half_a_character_is_refused_everywhere(
     client: httpx.Client, run_id: int, path: str, body: dict[str, Any]
 ) -> None:
-    """Contract: 400 on every route, also inside JSON that is inside JSON; the run can still be read."""
+    """Contract: every route responds with 400, even if the half is inside nested JSON, and the run remains
+    readable."""
     whole = {"runId": run_id, **body}
     raw = json.dumps(whole, ensure_ascii=False).encode(errors="surrogatepass")
     for content in (json.dumps(whole).encode(), raw):
         answer = client.post(f"/api/runs/{path}", content=content)
-        # In the bytes of JSON inside JSON there is only its escape: the same text as the first.
+        # In the bytes of nested JSON, there is only its escape sequence, with the same text as the first one.
         assert answer.status_code == 400, (content, answer.text)
     external = client.get(f"/api/runs/details/{run_id}").json()["externalId"]
     shown = client.get("/api/audit/runs", params={"externalId": external, "projectName": "e2e"})
@@ -87,7 +88,7 @@ def test_half_a_character_is_refused_everywhere(
 
 
 def test_what_an_older_tracker_stored_can_be_read(server: Server, client: httpx.Client, run_id: int) -> None:
-    """Contract: half a surrogate pair that is in the database already is shown as its escape."""
+    """Contract: half of a surrogate pair that is already in the database is shown as its escape sequence."""
     with sqlite3.connect(server.db) as db:
         db.execute("UPDATE runs SET config = ? WHERE id = ?", (json.dumps({"path": HALF}), run_id))
     answer = client.get(f"/api/runs/details/{run_id}")
@@ -115,14 +116,14 @@ def test_what_an_older_tracker_stored_can_be_read(server: Server, client: httpx.
     ],
 )
 def test_nonsense_is_the_senders_mistake(client: httpx.Client, method: str, path: str) -> None:
-    """Contract: an answer from 400 on, below 500, and the connection stays open."""
+    """Contract: the response has a 4xx status, and the connection stays open."""
     answer = client.request(method, path)
     assert 400 <= answer.status_code < 500, answer.text
     assert answer.headers.get("connection") != "close"
 
 
 def test_two_projects_share_no_display_id(client: httpx.Client) -> None:
-    """Contract: a resume by display id, which says no project, finds the run of that id and no other."""
+    """Contract: a resume by display id, which contains no project, finds exactly the run with this id."""
     runs = [create(client, None, projectName=f"unify-{name}") for name in ("test", "team", "tests", "te")]
     assert len({one["displayId"] for one in runs}) == 4
     for one in runs:
@@ -131,7 +132,8 @@ def test_two_projects_share_no_display_id(client: httpx.Client) -> None:
 
 
 def test_a_display_id_of_two_projects_is_not_guessed(server: Server, client: httpx.Client) -> None:
-    """Contract: in an older database, where prefixes are shared, the project decides; without one: 409."""
+    """Contract: in an older database with shared prefixes, the project identifies the run. Without a project,
+    the status is 409."""
     one, two = (create(client, None, projectName=name) for name in ("older-a", "older-b"))
     with sqlite3.connect(server.db) as db:
         ids = (one["runId"], two["runId"])
@@ -145,7 +147,7 @@ def test_a_display_id_of_two_projects_is_not_guessed(server: Server, client: htt
 
 
 def announced(client: httpx.Client, run_id: int, size: int, name: str = "a.txt") -> str:
-    """Announce a file and return the address to put it to."""
+    """Announce a file, and return its upload URL."""
     entry = {"fileName": name, "fileSize": size, "time": 1, "logName": name}
     headers = {"X-Run-Id": f"{run_id}", "X-Project-Name": "e2e"}
     found: str = client.post("/files", json={"files": [entry]}, headers=headers).json()[name][0][name]
@@ -159,7 +161,7 @@ def connected(server: Server) -> socket.socket:
 
 
 def test_upload_without_token_is_refused_before_its_bytes(server: Server) -> None:
-    """Contract: the answer comes while the body is still outstanding, so nothing of it is kept."""
+    """Contract: the response arrives before the body is sent, so none of the body is stored."""
     with connected(server) as there:
         path = b"/files/put/guessed/9999999999/" + b"0" * 64
         there.sendall(b"PUT " + path + b" HTTP/1.1\r\nHost: t\r\nContent-Length: 60000000\r\n\r\n")
@@ -167,7 +169,8 @@ def test_upload_without_token_is_refused_before_its_bytes(server: Server) -> Non
 
 
 def test_unfinished_uploads_take_no_memory(server: Server, client: httpx.Client, run_id: int) -> None:
-    """Contract: the bytes of an upload go to the disk as they come; broken off, nothing is left of them."""
+    """Contract: the bytes of an upload are written to disk as they arrive. If the upload is interrupted,
+    nothing is left."""
     before = resident(server)
     open_, most = [], 7 << 20
     for _ in range(8):
@@ -190,7 +193,8 @@ def test_unfinished_uploads_take_no_memory(server: Server, client: httpx.Client,
 def test_file_is_what_was_announced_and_its_link_ends(
     server: Server, client: httpx.Client, run_id: int
 ) -> None:
-    """Contract: another size is refused; a browser may not run what a rank sent; a link ends."""
+    """Contract: a file of another size is rejected, a browser must not execute a rank's file, and links
+    expire."""
     assert client.put(announced(client, run_id, 5), content=b"1234").status_code == 400
     html = {"Content-Type": "text/html"}
     there = announced(client, run_id, 8, "b.html")
@@ -207,7 +211,7 @@ def test_file_is_what_was_announced_and_its_link_ends(
 
 @pytest.mark.nightly
 def test_idle_connections_close_and_stop_nobody(server: Server, client: httpx.Client) -> None:
-    """Contract: 1100 connections that ask for nothing leave room for one that does, and are closed."""
+    """Contract: 1100 idle connections do not prevent another one from sending a request, and are closed."""
     idle = [connected(server) for _ in range(1100)]
     slow = connected(server)
     slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: ")
@@ -231,9 +235,9 @@ def test_idle_connections_close_and_stop_nobody(server: Server, client: httpx.Cl
     ],
 )
 def test_a_head_without_end_takes_no_memory(server: Server, client: httpx.Client, endless: bytes) -> None:
-    """Contract: an address, a header, many headers, trailers: past 64 KiB the connection is closed.
+    """Contract: if the path, a header, all headers or the trailers exceed 64 KiB, the connection is closed.
 
-    The first time, the server also loads code and fills its allocator.
+    During the first attempt, the server also loads code and fills its allocator.
     """
 
     def attack() -> int:
@@ -253,7 +257,8 @@ def test_a_head_without_end_takes_no_memory(server: Server, client: httpx.Client
 def test_another_protocol_is_refused_at_once(
     server: Server, client: httpx.Client, run_id: int, upgrade: str
 ) -> None:
-    """Contract: a client that offers one is told so. No row of it is acknowledged without being stored."""
+    """Contract: a client that requests another protocol gets an error, and none of its rows is acknowledged
+    without being stored."""
     head = f"POST /ingest/metrics HTTP/1.1\r\nHost: t\r\nX-Api-Key: {KEY}\r\nX-Run-Id: {run_id}\r\n"
     head += f"X-Project-Name: e2e\r\nConnection: Upgrade\r\nUpgrade: {upgrade}\r\n"
     with connected(server) as there:
@@ -267,7 +272,7 @@ def test_another_protocol_is_refused_at_once(
 
 
 def test_a_body_in_parts_of_one_byte_is_taken(client: httpx.Client, run_id: int) -> None:
-    """Contract: the limit for a head is none for a body, however it is framed."""
+    """Contract: the size limit of a request's head does not apply to its body, however the body is framed."""
     lines = b"\n".join([LINE] * 4000)
     parts = (lines[at : at + 1] for at in range(len(lines)))
     headers = {"X-Run-Id": f"{run_id}", "X-Project-Name": "e2e"}
@@ -302,7 +307,8 @@ def test_one_slow_query_keeps_nobody_waiting(server: Server, client: httpx.Clien
 def test_three_ways_to_come_to_nothing_are_told_apart(
     server: Server, client: httpx.Client, run_id: int
 ) -> None:
-    """Contract: a refused line and a sender that hung up are no failures of the tracker."""
+    """Contract: a rejected line, and a sender that closed its connection, do not count as failures of the
+    tracker."""
     failed = came_to_nothing(client)["failures"]
     assert log_metrics(client, run_id, '{"time": 1, "step": 1, "data": {"a": "x"}}').status_code == 422
     with connected(server) as there:
@@ -320,13 +326,13 @@ def test_three_ways_to_come_to_nothing_are_told_apart(
 
 
 def test_a_request_that_says_no_run_is_refused(client: httpx.Client, run_id: int) -> None:
-    """Contract: without X-Run-Id or X-Project-Name nobody could find the rows again."""
+    """Contract: rows without X-Run-Id or X-Project-Name could not be found again."""
     for headers in ({"X-Run-Id": f"{run_id}"}, {"X-Project-Name": "e2e"}, {}):
         assert client.post("/ingest/metrics", content=LINE, headers=headers).status_code == 400
 
 
 def test_a_brought_run_keeps_its_times(client: httpx.Client) -> None:
-    """Contract: createdAt and statusUpdated, in milliseconds, are those of a run that was made elsewhere."""
+    """Contract: an imported run keeps its createdAt and statusUpdated, which are in milliseconds."""
     run = create(client, None, createdAt=86_400_000)
     body = {"runId": run["runId"], "status": "COMPLETED", "statusUpdated": 86_401_000}
     client.post("/api/runs/status/update", json=body)
@@ -343,7 +349,7 @@ def resident(server: Server) -> int:
 
 
 def settled(holds: Any, seconds: float = 20) -> None:
-    """Wait until something holds."""
+    """Wait until a condition is true."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline
@@ -352,7 +358,7 @@ def settled(holds: Any, seconds: float = 20) -> None:
 
 @pytest.mark.nightly
 def test_large_requests_at_once_stay_within_the_limit(server: Server, run_id: int) -> None:
-    """Contract: what they take together is bounded, and far below the memory limit of the Deployment."""
+    """Contract: their total memory is limited, and far below the memory limit of the Deployment."""
     rows = "\n".join(json.dumps({"time": 1, "step": step, "data": {"a": step}}) for step in range(300_000))
     with ThreadPoolExecutor(8) as pool:
         codes = list(pool.map(lambda rank: _sent(server, run_id, rows, rank), range(8)))

@@ -1,4 +1,5 @@
-"""The tracker's page Logs shows what a terminal would show, live too, and no secrets."""
+"""The tracker's Logs page shows logs as a terminal would, even while they are written, and without
+secrets."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def page(served: Server) -> Iterator[Page]:
 
 
 def write(served: Server, run: int, messages: list[str], who: str = "node0") -> None:
-    """Send messages as Pluto's client does: what a process wrote between two line feeds."""
+    """Send messages as Pluto's client does. Each message is the text between two line feeds."""
     rows: list[dict[str, object]] = [
         {"time": 1000 + at, "message": text, "lineNumber": at, "logType": "INFO"}
         for at, text in enumerate(messages)
@@ -47,7 +48,8 @@ def run_of(served: Server, name: str) -> int:
 
 
 def test_bars_colours_and_cursor_movements(served: Server, page: Page) -> None:
-    """Public reports: a bar that is 20,000 lines, `[32m` as text, nested bars, and cut lines."""
+    """Cases from public reports: a progress bar with 20,000 lines, `[32m` as text, nested bars, and truncated
+    lines."""
     run = run_of(served, "bars")
     states = (f"{i / 200:5.1f}%|{'#' * (i // 1000):<20}| {i}/20000" for i in range(20001))
     bar = "".join(f"\r\x1b[32mepoch 1\x1b[0m {state}" for state in states)
@@ -75,7 +77,7 @@ def test_bars_colours_and_cursor_movements(served: Server, page: Page) -> None:
 
 
 def test_secrets_are_replaced(served: Server, page: Page) -> None:
-    """They are replaced by the rules of bundles, even if a secret has colours or several lines."""
+    """Secrets are replaced by the same rules as in bundles, even if they contain colours or several lines."""
     run = run_of(served, "secrets")
     write(served, run, ["DB_PASSWORD=hunter2two", f"push with {TOKEN[:10]}\x1b[31m{TOKEN[10:]}\x1b[0m", *KEY])
     page.go(f"{served.url}{BASE}/r{run}/logs")
@@ -90,7 +92,8 @@ def test_secrets_are_replaced(served: Server, page: Page) -> None:
 
 @pytest.fixture(scope="module")
 def searched(served: Server) -> int:
-    """A run with messages that have backspaces, NUL, C1 control characters, and other letters than ASCII."""
+    """Return a run with messages that contain backspaces, NUL, C1 control characters and non-ASCII
+    letters."""
     run = run_of(served, "searched")
     texts = [
         "anchor: ok\b\bfailed",

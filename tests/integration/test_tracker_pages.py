@@ -1,6 +1,5 @@
-"""The tracker's pages in a real browser: light, dark, on a phone, by keyboard, live, with a million points.
-
-Needs Chromium, as test_report_browser.py does.
+"""The tracker's pages in a real browser: in light and dark mode, on a phone, by keyboard, live, and with a
+million points. The tests need Chromium, like test_report_browser.py.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def demo(served: Server) -> Demo:
 
 
 def logged_in(page: Page, server: Server, path: str = "/o/harness/projects") -> Page:
-    """As a person does: the link leads to the form, the form to the link."""
+    """Log in as a user does: the link leads to the login form, which leads back to the link."""
     page.go(server.url + path)
     page.type("#key", KEY)
     return page.submit(".door form")
@@ -70,8 +69,8 @@ def paths(demo: Demo) -> list[str]:
 
 
 def test_pages_are_whole_on_every_screen(screen: tuple[Page, bool], served: Server, demo: Demo) -> None:
-    """Contract: no error, nothing from elsewhere, nothing wider than the screen, text that can be read on its
-    ground (WCAG AA), and nothing that a client sent runs.
+    """Contract: there are no errors and no requests to other servers, nothing is wider than the screen, all
+    text has enough contrast (WCAG AA), and nothing that a client sent is executed.
     """
     page, dark = screen
     for path in paths(demo):
@@ -92,7 +91,7 @@ def test_pages_are_whole_on_every_screen(screen: tuple[Page, bool], served: Serv
 
 
 def test_what_a_client_sent_is_text(page: Page, served: Server, demo: Demo) -> None:
-    """Contract: names, tags, logs, notes, settings and labels are shown letter by letter."""
+    """Contract: names, tags, logs, notes, settings and labels are shown literally."""
     where = {
         "": "h1",
         "/logs": ".line .text",
@@ -114,7 +113,7 @@ def test_what_a_client_sent_is_text(page: Page, served: Server, demo: Demo) -> N
 
 
 def test_files_never_run(page: Page, served: Server, demo: Demo) -> None:
-    """Contract: HTML and SVG of a rank come as bytes to keep, with a policy that lets nothing run."""
+    """Contract: a rank's HTML and SVG files are served as downloads, with a policy that forbids execution."""
     page.go(f"{served.url}{BASE}/r{demo.hostile}/files")
     links = page.ask("[...document.querySelectorAll('td a')].map(e => [e.href, e.download])")
     assert len(links) == 2
@@ -130,7 +129,8 @@ def test_files_never_run(page: Page, served: Server, demo: Demo) -> None:
 
 
 def test_each_rank_has_its_curve(page: Page, served: Server, demo: Demo) -> None:
-    """Contract: one chart of four ranks, each can be hidden; NaN is marked; log and smoothing redraw."""
+    """Contract: one chart shows four ranks, each of which can be hidden. NaN is marked, and log scale and
+    smoothing redraw the chart."""
     page.go(f"{served.url}{BASE}/r{demo.run}?metrics=train%2F")
     page.until(DRAWN)
     chart = "[...document.querySelectorAll('.chart')].find(c => c.innerText.startsWith('train/loss'))"
@@ -156,7 +156,7 @@ def test_each_rank_has_its_curve(page: Page, served: Server, demo: Demo) -> None
 
 
 def test_a_single_peak_is_drawn_and_reachable_by_keyboard(page: Page, served: Server, demo: Demo) -> None:
-    """Contract: one point of a million is in the picture; zooming by keys ends at its own step."""
+    """Contract: one peak among a million points is drawn, and zooming with the keyboard reaches its step."""
     page.go(f"{served.url}{BASE}/r{demo.large}")
     page.until(DRAWN)
     assert "1,000,000 points" in page.ask(f"{FIRST}.querySelector('.readout').innerText")
@@ -207,7 +207,7 @@ def test_a_drag_zooms_and_two_clicks_go_back(page: Page, served: Server, demo: D
 
 
 def test_points_and_lines_arrive_while_one_looks(served: Server, page: Page) -> None:
-    """Contract: a page that is open shows new points, the status and new log lines, without a reload."""
+    """Contract: an open page shows new points, the status and new log lines without a reload."""
     with served.client() as client:
         run = create(client, "live", projectName=PROJECT, runName="live")["runId"]
         row = {"time": 1, "step": 0, "data": {"loss": 5.0}}
@@ -233,7 +233,8 @@ def test_points_and_lines_arrive_while_one_looks(served: Server, page: Page) -> 
 
 
 def test_runs_are_chosen_and_compared_by_form(page: Page, served: Server, demo: Demo) -> None:
-    """Contract: curves of both over each other, each run in its colour, and settings that differ first."""
+    """Contract: the curves of both runs are in one chart, each run has its own colour, and differing settings
+    come first."""
     page.go(served.url + BASE)
     for run in (demo.other, demo.run):
         page.ask(f"document.querySelector('input[value=\"{run}\"]').click()")
@@ -253,7 +254,8 @@ def test_runs_are_chosen_and_compared_by_form(page: Page, served: Server, demo: 
 
 
 def test_the_ranks_page_says_who_is_not_unified(page: Page, served: Server, demo: Demo) -> None:
-    """Contract: a rank that wrote into another run is named with that run, and values that hide others."""
+    """Contract: the page names a rank that wrote to another run, with that run, and values that hide other
+    values."""
     page.go(f"{served.url}{BASE}/r{demo.run}/ranks")
     text = page.ask("document.querySelector('#unified').innerText")
     assert "4 processes attached to this run; 1 of them created it" in text
@@ -273,7 +275,8 @@ def test_the_ranks_page_says_who_is_not_unified(page: Page, served: Server, demo
 
 
 def test_it_can_be_read_without_its_script(served: Server, demo: Demo, tmp_path: Path) -> None:
-    """Contract: last values, logs, settings and ranks are there. The script draws and follows."""
+    """Contract: last values, logs, settings and ranks are shown. The script is needed only for charts and
+    live updates."""
     with Page() as page:
         page.call("Emulation.setScriptExecutionDisabled", value=True)
         page.go(f"{served.url}/login?next={BASE}/r{demo.run}")
@@ -288,7 +291,7 @@ def test_it_can_be_read_without_its_script(served: Server, demo: Demo, tmp_path:
 
 
 def canvas(page: Page) -> tuple[float, float, float]:
-    """Return left, top and width of the first chart."""
+    """Return the left edge, top edge and width of the first chart."""
     page.ask(f"{FIRST}.scrollIntoView()")
     found = page.ask(
         f"(b => [b.left, b.top, b.width])({FIRST}.querySelector('.canvas').getBoundingClientRect())"
@@ -297,7 +300,8 @@ def canvas(page: Page) -> tuple[float, float, float]:
 
 
 def test_points_are_placed_by_time_when_asked(served: Server, page: Page) -> None:
-    """Contract: by the client's time in place of the step: distances, ticks, values, zoom, and back."""
+    """Contract: distances, ticks, values and zoom can use the client's time in place of the step, and can be
+    switched back."""
     began = 1_769_860_800_000  # 2026-01-31 12:00:00 UTC
     seconds = [0, 10, 20, 30, 600, 3600]
     with served.client() as client:
@@ -341,7 +345,8 @@ def test_points_are_placed_by_time_when_asked(served: Server, page: Page) -> Non
 
 @pytest.mark.nightly
 def test_touch_gestures_zoom_select_and_read_values(served: Server, demo: Demo) -> None:
-    """Contract: two fingers keep what lies under them; one finger chooses a part; a tap reads the values."""
+    """Contract: two fingers zoom around the points under them, one finger selects a range, and a tap shows
+    the values."""
     with Page(360, 844) as page:
         page.call("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=3)
         logged_in(page, served)

@@ -19,7 +19,8 @@ JOB = {"KONDUKTOR_JOB_NAME": "demo-x1"}
 
 @pytest.fixture(scope="module")
 def two(server: Server, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The run id that two ranks shared: each logged 10 steps, rank 0 also a string, a histogram, a file."""
+    """Return the run id that two ranks shared. Each logged 10 steps, and rank 0 also logged a string, a
+    histogram and a file."""
     home = tmp_path_factory.mktemp("ranks")
     ranks = [
         server.pluto(home / str(rank), "log", str(rank), "10", PLUTO_RUN_ID="demo-run", RANK=str(rank), **JOB)
@@ -33,7 +34,7 @@ def two(server: Server, tmp_path_factory: pytest.TempPathFactory) -> str:
 def read(
     reader: EmbeddedAudit | HostedAudit, run_id: str
 ) -> tuple[list[TrackerRun], list[Attachment], list[Point]]:
-    """What `collect` writes, checked against its own counts."""
+    """Return the records that `collect` writes, after comparing them with its own counts."""
     written: dict[str, list[Any]] = {"runs": [], "attachments": [], "points": [], "writers": []}
     summary = collect(
         reader,
@@ -103,7 +104,7 @@ def test_strings_and_histograms_are_kept(server: Server, two: str) -> None:
 
 
 def test_hosted_pluto_is_read_by_its_public_api_alone(server: Server, two: str) -> None:
-    """The same rows as by the audit view, without attachments and senders."""
+    """The rows are the same as in the audit view, but there are no attachments and senders."""
     with server.client() as client:
         _, _, embedded = read(EmbeddedAudit(client), two)
     runs, attachments, hosted = read(HostedAudit(server.url, KEY, settle_seconds=0.1), two)

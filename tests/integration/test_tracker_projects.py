@@ -1,4 +1,4 @@
-"""The key of a project: it opens that project, and nothing of another one, on any route."""
+"""A project's key gives access to this project, and to no other project, on any route."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.tracker.shared.keys import Grant, grant_of, launch_key, project_key
 
 @pytest.fixture(scope="module")
 def theirs(server: Server) -> int:
-    """A run of another project, with a point."""
+    """Return a run in another project, with a point."""
     with server.client() as client:
         run: int = create(client, "secret", projectName="theirs")["runId"]
         headers = {"X-Run-Id": str(run), "X-Project-Name": "theirs", "X-Run-Name": "r"}

@@ -1,6 +1,5 @@
-"""Attacks that public bug reports describe for other trackers and file servers, tried on this one.
-
-Each test names its report. The server must refuse the input and stay as it was.
+"""Attacks from public bug reports about other trackers and file servers. Each test names its report. The
+server must reject the input, and its data must not change.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from tracker_server import KEY, Server, create
 from harness.tracker.shared.keys import project_key
 
 SECRET = "root:x:0:0"
-"""The beginning of /etc/passwd."""
+"""The first bytes of /etc/passwd."""
 UP = ("../" * 12, quote("../" * 12, safe=""), "..%252f" * 12, "....//" * 12, "..\\" * 12, "/")
 
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Server]:
-    """A server of one test."""
+    """Yield a server for one test."""
     server = Server(tmp_path).start()
     yield server
     server.stop()
@@ -43,7 +42,7 @@ def bare(server: Server) -> Iterator[httpx.Client]:
 
 
 def upload(client: httpx.Client, run: int, name: str, body: bytes, kind: str) -> str:
-    """Store a file. Return its download URL."""
+    """Store a file, and return its download URL."""
     entry = {"fileName": name, "fileSize": len(body), "time": 1, "logName": name}
     headers = {"X-Run-Id": f"{run}", "X-Project-Name": "e2e"}
     address = client.post("/files", json={"files": [entry]}, headers=headers).json()[name][0][name]
@@ -153,7 +152,7 @@ def test_a_download_url_is_not_an_upload_url(client: httpx.Client, bare: httpx.C
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
 def test_another_site_reads_and_writes_nothing(server: Server, bare: httpx.Client, origin: str) -> None:
-    """tensorflow/tensorboard#4597, aimhubio/aim#3412: requests of another site, with the user's cookie."""
+    """tensorflow/tensorboard#4597, aimhubio/aim#3412: another site sends requests with the user's cookie."""
     assert bare.post("/login", data={"key": KEY}).status_code == 303
     headers = {"Origin": origin}
     page = bare.get("/o/harness/projects", headers=headers)
@@ -184,9 +183,8 @@ def test_another_host_name_gives_no_access(server: Server, bare: httpx.Client, h
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Real-IP", "Forwarded", "X-Forwarded-Host"])
 def test_a_forged_address_gives_no_further_attempts(fresh: Server, header: str) -> None:
-    """ZerosAndOnesLLC/AiFw#165, oryx-labs/oryxos#189: X-Forwarded-For is believed, or locks out everybody.
-
-    A key of a project, a one-time link and an open session work all the time.
+    """ZerosAndOnesLLC/AiFw#165, oryx-labs/oryxos#189: X-Forwarded-For is trusted, or locks out everybody. A
+    project's key, a one-time link and an open session always work.
     """
     with httpx.Client(base_url=fresh.url, trust_env=False) as client, fresh.client() as own:
         before = client.post("/login", data={"key": KEY})
@@ -229,7 +227,7 @@ def test_a_cookie_that_was_planted_is_not_used(server: Server, bare: httpx.Clien
 
 
 def test_two_content_lengths_and_encodings_are_refused(server: Server) -> None:
-    """Request smuggling behind a proxy: requests with two framings get no second answer."""
+    """Request smuggling behind a proxy: a request with two framings never gets a second response."""
     host, _, port = server.url.removeprefix("http://").rpartition(":")
     for framing in (
         "Content-Length: 0\r\nContent-Length: 40\r\n",

@@ -1,4 +1,4 @@
-"""The tracker's HTTP contract: Pluto's answers, Pluto's error shapes, the key, runs that many share."""
+"""The tracker's HTTP API: Pluto's responses and error formats, the key, and shared runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def client(server: Server) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def run_id(client: httpx.Client) -> int:
-    """A fresh run."""
+    """Return a new run."""
     found: int = create(client, f"run-{next(IDS)}")["runId"]
     return found
 
@@ -83,7 +83,7 @@ def test_without_a_key_it_does_not_start(tmp_path: Path) -> None:
 
 
 def test_the_server_needs_nothing_but_starlette_and_uvicorn() -> None:
-    """Its modules and the redaction rules are copied alone into a small image."""
+    """Only the server's modules and the redaction rules are copied into a small image."""
     program = (
         "import sys; before = set(sys.modules); import harness.tracker.__main__;"
         "print([m for m in set(sys.modules) - before"
@@ -196,8 +196,8 @@ def test_a_fork_takes_what_it_asks_for(client: httpx.Client) -> None:
 
 
 def test_a_fork_is_read_with_its_parents_points(client: httpx.Client) -> None:
-    """Contract: up to the step of the fork, and names that the parent alone has; rows, statistics and the
-    audit are its own.
+    """Contract: a fork includes its parent's points up to the fork's step, and the parent's metrics. Rows,
+    statistics and the audit contain only its own data.
     """
     parent = create(client, None)["runId"]
     line = '{"time": 1, "step": %d, "data": {"loss": %d, "%s": 1}}'
@@ -271,7 +271,8 @@ def test_lines_before_a_refused_line_are_stored(client: httpx.Client, run_id: in
 
 
 def test_sent_twice_is_there_twice_and_shown_once(client: httpx.Client, run_id: int) -> None:
-    """Two ranks that log one name: the higher client time is shown, both rows are kept with who sent them."""
+    """If two ranks log the same name, the value with the later client time is shown, and both rows are kept
+    with their senders."""
     log_metrics(client, run_id, '{"time": 9, "step": 0, "data": {"m": 1}}', "rank0")
     log_metrics(client, run_id, '{"time": 9, "step": 0, "data": {"m": 1}}', "rank0")
     log_metrics(client, run_id, '{"time": 8, "step": 0, "data": {"m": 2}}', "rank1")
@@ -298,7 +299,7 @@ def test_long_series_is_thinned_and_window_is_not(client: httpx.Client, run_id: 
 
 @pytest.mark.parametrize("header", ["None", "987654321", "99999999999999999999999", "-1"])
 def test_rows_without_run_are_shown_as_orphans(client: httpx.Client, header: str) -> None:
-    """As Pluto's ingest: it does not ask whether the run is there."""
+    """Like Pluto's ingest, the tracker does not check whether the run exists."""
     assert log_metrics(client, header, '{"time": 1, "step": 0, "data": {"lost": 1}}').status_code == 200
     orphans = client.get("/api/audit/runs?projectName=e2e").json()["orphans"]
     assert header in {orphan["run_header"] for orphan in orphans}

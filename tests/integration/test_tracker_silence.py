@@ -1,4 +1,4 @@
-"""A running run without a sign of life reads as FAILED, and verdicts see what was reported."""
+"""A running run without heartbeats is shown as FAILED, and verdicts use the status that was reported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def beat(client: httpx.Client, run: int) -> None:
 
 
 def seen(client: httpx.Client, run: int, **query: Any) -> str:
-    """Return the status of a run where users read it: it is the same everywhere, but while it changes."""
+    """Return a run's status as users see it. It is the same everywhere, except while it changes."""
     for _ in range(5):
         found = [*everywhere(client, run, **query)]
         if len(set(found)) == 1:
@@ -67,7 +67,7 @@ def until(wanted: str, look: Callable[[], str]) -> None:
 
 
 def test_a_silent_run_is_failed_until_its_next_request(client: httpx.Client) -> None:
-    """Contract: heartbeats keep it; without them points do; the audit has what was reported."""
+    """Contract: heartbeats or points keep a run alive, and the audit contains the reported status."""
     run = create(client, "silent")["runId"]
     beat(client, run)
     assert seen(client, run) == "RUNNING"
@@ -89,7 +89,7 @@ def test_a_silent_run_is_failed_until_its_next_request(client: httpx.Client) -> 
 
 
 def test_what_a_run_reports_itself_counts(client: httpx.Client) -> None:
-    """Contract: a run that comes back and ends well is COMPLETED, and stays so."""
+    """Contract: a run that reports again and succeeds is COMPLETED, and remains so."""
     run = create(client, "back")["runId"]
     beat(client, run)
     until("FAILED", lambda: seen(client, run))
@@ -100,7 +100,7 @@ def test_what_a_run_reports_itself_counts(client: httpx.Client) -> None:
 
 
 def test_the_trackers_own_absence_is_nobodys_silence(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Contract: after a start every running run has the whole time again."""
+    """Contract: after the tracker starts, the time limit of every running run starts again."""
     server = Server(tmp_path_factory.mktemp("absent")).start()
     with server.client() as client:
         run = create(client, "old")["runId"]

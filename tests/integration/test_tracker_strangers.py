@@ -1,6 +1,7 @@
-"""Two launches in one run, in every order, with real clients that differ only in the key of their launch.
+"""Two launches that write to one run, in every order, with real clients that differ only in their launch's
+key.
 
-Both are rank 0 of a job with the same name, on the same host and address, and log the same rows.
+Both clients are rank 0 of a job with the same name, with the same host and address, and log the same rows.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def run_id() -> str:
 
 @pytest.fixture
 def start(server: Server, tmp_path: Path, run_id: str) -> Callable[[str], Any]:
-    """Start the rank of a launch."""
+    """Start a launch's rank."""
 
     def start_(launch: str) -> Any:
         key = launch_key(KEY, launch, project="e2e", run=run_id)
@@ -50,7 +51,7 @@ def client(server: Server) -> Iterator[httpx.Client]:
 
 
 def alone(client: httpx.Client, folder: Path, run_id: str) -> Check:
-    """The check `only-our-job` of our launch, over what the tracker has now."""
+    """Return our launch's check `only-our-job`, based on the tracker's current data."""
     job = bundles.healthy()
     found: dict[str, list[Any]] = {"runs": [], "attachments": [], "points": [], "writers": []}
     summary = collect(
@@ -79,7 +80,8 @@ def claimed(client: httpx.Client, run_id: str, launch: str, shared: bool = False
 def test_one_launch_is_alone(
     client: httpx.Client, start: Callable[[str], Any], tmp_path: Path, run_id: str
 ) -> None:
-    """Contract: the client's own requests of all kinds, files and strings too, carry its launch's key."""
+    """Contract: all kinds of requests by the client, including files and strings, contain its launch's
+    key."""
     claimed(client, run_id, OURS)
     finished(start(OURS), seconds=300)
     check = alone(client, tmp_path, run_id)
@@ -91,7 +93,7 @@ def test_one_launch_is_alone(
 def test_processes_of_another_launch_are_a_foreign_job(
     client: httpx.Client, start: Callable[[str], Any], tmp_path: Path, run_id: str, order: str
 ) -> None:
-    """Contract: equal clients of two launches are told apart, whoever writes first."""
+    """Contract: identical clients of two launches are distinguished, whichever writes first."""
     if order == "during":
         finished(start(OURS), start(THEIRS), seconds=300)
     else:
@@ -107,7 +109,7 @@ def test_processes_of_another_launch_are_a_foreign_job(
 def test_a_claim_before_the_first_write(
     client: httpx.Client, start: Callable[[str], Any], tmp_path: Path, run_id: str
 ) -> None:
-    """Contract: a launch whose first write comes after our last is refused, or known by its claim."""
+    """Contract: a launch whose first write comes after our last one is rejected, or detected by its claim."""
     claimed(client, run_id, OURS)
     finished(start(OURS), seconds=300)
     with pytest.raises(HarnessError, match=f"launch {OURS} claimed it at .*its run .* was created") as raised:
@@ -120,7 +122,8 @@ def test_a_claim_before_the_first_write(
 
 
 def test_claims_of_two_launches_within_seconds(client: httpx.Client, run_id: str) -> None:
-    """Contract: of two launches that have not written yet, the second is refused; a retry is not."""
+    """Contract: if two launches have not written yet, the second one is rejected, but a retry of the first
+    one is not."""
     claimed(client, run_id, OURS)
     claimed(client, run_id, OURS)
     with pytest.raises(HarnessError, match=f"launch {OURS} claimed it"):
@@ -128,14 +131,15 @@ def test_claims_of_two_launches_within_seconds(client: httpx.Client, run_id: str
 
 
 def test_a_run_that_somebody_made_without_a_claim(client: httpx.Client, run_id: str) -> None:
-    """Contract: a job that was not launched by the harness holds its run id too."""
+    """Contract: the run id of a job that the harness did not launch cannot be claimed, either."""
     create(client, run_id)
     with pytest.raises(HarnessError, match=r"its run .* was created at"):
         claimed(client, run_id, OURS)
 
 
 def test_a_claim_that_was_not_used_is_given_up(server: Server, client: httpx.Client, run_id: str) -> None:
-    """Contract: a launch that never wrote does not hold its run id; one that wrote does."""
+    """Contract: after a release, the run id is free if the launch never wrote to the run, and is otherwise
+    still claimed."""
     claimed(client, run_id, OURS)
     release(client, OURS)
     claimed(client, run_id, THEIRS)
@@ -158,7 +162,8 @@ def test_key_derived_from_trackers_own_is_not_valid(server: Server, key: str) ->
 
 
 def test_rows_of_another_key(client: httpx.Client, server: Server, tmp_path: Path, run_id: str) -> None:
-    """Contract: rows that come with the tracker's own key are not ours, with our name and address too."""
+    """Contract: rows that are sent with the tracker's own key are not ours, even if they have our name and
+    address."""
     header = {"Authorization": f"Bearer {launch_key(KEY, OURS, project='e2e', run=run_id)}"}
     with httpx.Client(base_url=server.url, headers=header, trust_env=False) as ours:
         number = create(ours, run_id)["runId"]

@@ -1,4 +1,5 @@
-"""Uploads and downloads of files: what a URL permits, how often, and how much all files together may take."""
+"""Uploads and downloads of files: what a URL permits and how often, and the limit for the total size of all
+files."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def client(server: Server) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def bare() -> Iterator[httpx.Client]:
-    """A client without a key."""
+    """Yield a client without a key."""
     with httpx.Client(trust_env=False) as client:
         yield client
 
@@ -55,7 +56,7 @@ def run_id(client: httpx.Client) -> int:
 
 
 def announced(client: httpx.Client, run_id: int, size: int, name: str = "a.txt") -> str:
-    """Announce a file and return its upload URL."""
+    """Announce a file, and return its upload URL."""
     entry = {"fileName": name, "fileSize": size, "time": 1, "logName": "a"}
     headers = {"X-Run-Id": f"{run_id}", "X-Project-Name": "e2e"}
     answer = client.post("/files", json={"files": [entry]}, headers=headers)
@@ -70,7 +71,7 @@ def files(client: httpx.Client, run_id: int) -> list[dict[str, object]]:
 
 
 def stored_bytes(server: Server) -> int:
-    """The bytes of all files on the disk, complete or not."""
+    """Return the total size in bytes of all files on disk, complete or not."""
     return sum(path.stat().st_size for path in server.db.with_name("tracker.db.files").iterdir())
 
 
@@ -99,7 +100,8 @@ def test_download_url_writes_nothing_and_upload_url_reads_nothing(
 
 
 def test_an_upload_url_stores_one_file(client: httpx.Client, bare: httpx.Client, run_id: int) -> None:
-    """Contract: the same bytes are accepted again, because a client can lose a response; others are not."""
+    """Contract: the same bytes are accepted again, because the client may not have received the response.
+    Different bytes are rejected."""
     upload = announced(client, run_id, 4)
     assert bare.put(upload, content=b"12").status_code == 400
     assert bare.put(upload, content=b"1234").status_code == 200
@@ -131,7 +133,7 @@ def test_an_upload_url_expires(
 def test_simultaneous_uploads_of_one_file_store_one(
     server: Server, client: httpx.Client, bare: httpx.Client, run_id: int
 ) -> None:
-    """Contract: the other one is told to retry, and its retry gets the answer of the single use."""
+    """Contract: the second upload is told to retry, and its retry gets the response for a used URL."""
     upload = announced(client, run_id, 4)
     with begun(upload, 4) as there:
         until(lambda: list(server.db.with_name("tracker.db.files").glob(".*")))
@@ -152,14 +154,14 @@ def begun(upload: str, size: int) -> socket.socket:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Server]:
-    """A server that stores at most 4 MiB."""
+    """Yield a server that stores at most 4 MiB."""
     server = Server(tmp_path, "--max-file-mib", "2", "--max-files-mib", "4").start()
     yield server
     server.stop()
 
 
 def test_parallel_uploads_do_not_exceed_the_limit(small: Server) -> None:
-    """Contract: the space of an upload is reserved before its body is read, and is free after its end."""
+    """Contract: the space for an upload is reserved before its body is read, and released after its end."""
     size, open_ = 2 * MIB, list[socket.socket]()
     with small.client() as client:
         run_id = create(client)["runId"]
@@ -189,7 +191,7 @@ def test_a_negative_size_frees_no_space(client: httpx.Client, run_id: int) -> No
 
 
 class LostResponses:
-    """Strikes the first uploads, so that the proxy loses their responses. See tracker_proxy.Trouble."""
+    """Selects the first uploads as those whose responses the proxy loses. See tracker_proxy.Trouble."""
 
     def __init__(self, number: int) -> None:
         self.left, self.uploads = number, list[bytes]()
@@ -205,7 +207,7 @@ class LostResponses:
 def test_the_client_survives_lost_responses_of_uploads(
     server: Server, client: httpx.Client, bare: httpx.Client, tmp_path: Path
 ) -> None:
-    """Contract: the unmodified client sends the file again, and the run has it once."""
+    """Contract: the unmodified client sends the file again, and the run contains it once."""
     trouble = LostResponses(2)
     arguments = SimpleNamespace(mode="drop", upstream=server.url)
 

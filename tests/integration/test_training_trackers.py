@@ -1,6 +1,6 @@
-"""The trackers of the trainers: ranks that are killed, and trackers that are, against real servers.
+"""The trainers' trackers with real servers, when ranks or trackers are killed.
 
-Each rank is a process (training_rank.py) that logs to the project's own tracker by the unmodified Pluto
+Each rank is a process (training_rank.py) that logs to the project's own tracker with the unmodified Pluto
 client, and to a real `mlflow server`.
 """
 
@@ -31,7 +31,7 @@ NONCE = "5eed24cb4d5f5eed"
 
 @pytest.fixture(scope="module")
 def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
-    """One for all tests here: it takes 5 to 10 seconds to start."""
+    """Yield a server that is shared by all tests in this file, because it takes 5 to 10 seconds to start."""
     server = MlflowServer(tmp_path_factory.mktemp("mlflow")).start()
     yield server
     server.kill()
@@ -39,7 +39,7 @@ def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
 
 @dataclass
 class Training:
-    """The processes of some ranks, and the folder of their run."""
+    """The processes of several ranks, and the folder of their run."""
 
     folder: Path
     environment: Mapping[str, str]
@@ -55,7 +55,7 @@ class Training:
             words = [rank, world, self.folder / "run", steps, EVERY, limit]
             with self._log(rank).open(
                 "wb"
-            ) as log:  # no pipe: the uploading process of a killed rank holds it
+            ) as log:  # The output is not a pipe, because a killed rank's upload process would keep it open.
                 self.running.append(
                     subprocess.Popen(
                         [mlflow_server.python(), RANK, *map(str, words)],
@@ -94,7 +94,7 @@ class Training:
 
 @pytest.fixture
 def training(server: Server, mlflow: MlflowServer, tmp_path: Path) -> Iterator[Training]:
-    """Ranks that log to both servers."""
+    """Return ranks that log to both servers."""
     workers = str(ROOT / "harness" / "workers")
     environment = dict(server.pluto_environment(tmp_path / "home", PYTHONPATH=workers)) | mlflow.environment()
     environment |= {"MLFLOW_EXPERIMENT_NAME": tmp_path.name, "TMPDIR": str(tmp_path)}
@@ -107,7 +107,7 @@ def training(server: Server, mlflow: MlflowServer, tmp_path: Path) -> Iterator[T
 
 
 def in_pluto(server: Server, training: Training) -> dict[str, dict[int, float]]:
-    """Return what Pluto shows: of each step the value with the latest time."""
+    """Return the values that Pluto shows. For each step, this is the value with the latest time."""
     with server.client() as client:
         audit = EmbeddedAudit(client)
         (run,) = audit.runs(external_id=training.name, project="e2e", job_name=None)
@@ -125,7 +125,7 @@ def in_pluto(server: Server, training: Training) -> dict[str, dict[int, float]]:
 
 
 def in_mlflow(mlflow: MlflowServer, training: Training) -> dict[str, dict[int, list[float]]]:
-    """Return all values of the one run of a training."""
+    """Return all values in the training's only run."""
     (run,) = [one for one in mlflow.runs() if one["info"]["experiment_id"] == experiment(mlflow, training)]
     assert run["info"]["status"] == "FINISHED"
     assert {one["key"]: one["value"] for one in run["data"]["params"]} == {"steps": "100", "lr": "0.003"}
@@ -144,7 +144,8 @@ def once(points: Mapping[str, Mapping[int, float]]) -> dict[str, dict[int, list[
 
 
 def assert_all_arrived(server: Server, mlflow: MlflowServer, training: Training, world: int = 2) -> None:
-    """Each point is in Pluto; in MLflow each is once; there is one run in each, and nothing else."""
+    """Assert that each tracker contains exactly one run with all points, and that MLflow contains each point
+    once."""
     wanted = training_rank.expected(world, STEPS, EVERY)
     assert in_pluto(server, training) == wanted
     assert in_mlflow(mlflow, training) == once(wanted)
@@ -152,7 +153,7 @@ def assert_all_arrived(server: Server, mlflow: MlflowServer, training: Training,
 
 
 def assert_truth_is_all(training: Training) -> None:
-    """What the ranks recorded for the judges over all attempts is what they logged, and it has an end."""
+    """Assert that the ground truth from all attempts equals the logged values, and that it has an end."""
     recorded: dict[str, dict[int, float]] = {}
     for rank in range(2):
         for path in sorted(training.folder.glob(f"attempt-*-rank-{rank}.log")):
@@ -169,9 +170,8 @@ def assert_truth_is_all(training: Training) -> None:
 def test_ranks_that_are_killed_log_one_curve(
     server: Server, mlflow: MlflowServer, training: Training
 ) -> None:
-    """Contract: one run for both ranks and all attempts, no gap, and no step twice.
-
-    The second attempt is killed when the server has points of which no checkpoint tells.
+    """Contract: both ranks and all attempts share one run without gaps or repeated steps. The second attempt
+    is killed when the server has points after the last checkpoint.
     """
     assert training.start(DIE_AT=33, HARNESS_NONCE=NONCE).ended() == [-signal.SIGKILL] * 2
     assert training.start(DIE_BEFORE_SAVED=40, HARNESS_NONCE=NONCE).ended() == [-signal.SIGKILL] * 2
@@ -186,12 +186,12 @@ def test_ranks_that_are_killed_log_one_curve(
 def test_trackers_that_are_down_for_while_get_every_point(
     server: Server, mlflow: MlflowServer, training: Training
 ) -> None:
-    """Contract: the training waits and says so in a line; no point is missing, and none is there twice."""
+    """Contract: the training waits and logs this in one line. No point is missing or duplicated."""
     training.start(E2E_STEP_SECONDS=0.05)
     training.reached(0, 12)
     server.kill()
     mlflow.signal(signal.SIGSTOP)
-    time.sleep(11)  # longer than a request's limit: its outcome is not known, and it is still carried out
+    time.sleep(11)  # longer than a request's timeout, after which the request may still be processed
     mlflow.signal(signal.SIGCONT)
     server.start()
     assert training.ended() == [0, 0], training.said(0) + training.said(1)
@@ -204,7 +204,8 @@ def test_trackers_that_are_down_for_while_get_every_point(
 def test_an_uploading_process_that_dies_is_replaced(
     server: Server, mlflow: MlflowServer, training: Training
 ) -> None:
-    """Contract: Pluto's client starts no second one; what the first had not sent arrives all the same."""
+    """Contract: Pluto's client does not start a second upload process, but the points that the first one had
+    not sent still arrive."""
     training.start(E2E_STEP_SECONDS=0.05)
     training.reached(1, 12)
     (training_uploader,) = uploaders(training, 1)
@@ -230,14 +231,15 @@ def uploaders(training: Training, rank: int) -> list[int]:
 def test_training_with_lost_trackers_fails_and_can_be_resumed(
     server: Server, mlflow: MlflowServer, training: Training
 ) -> None:
-    """Contract: one bounded wait, clear words, exit code 1; run again, by fewer ranks, all arrives."""
+    """Contract: the training waits for a limited time, reports a clear error, and exits with 1. If it is run
+    again, even with fewer ranks, all points arrive."""
     training.start(limit=4, E2E_STEP_SECONDS=0.05)
     training.reached(0, 12)
     server.kill()
     mlflow.kill()
     began = time.monotonic()
     assert training.ended(120) == [1, 1], training.said(0) + training.said(1)
-    # 4 s in the middle and 4 s at the end for each tracker, and what a request may take.
+    # For each tracker, 4 s in the middle and 4 s at the end, plus the time of a request.
     assert time.monotonic() - began < 60
     for rank in range(2):
         for name in ("Pluto", "MLflow"):
@@ -256,7 +258,8 @@ def test_training_with_lost_trackers_fails_and_can_be_resumed(
 def test_trackers_that_come_after_training_began_get_every_point(
     server: Server, mlflow: MlflowServer, training: Training
 ) -> None:
-    """Contract: a training begins without its trackers, and all of its points arrive when they come."""
+    """Contract: a training starts without its trackers, and all of its points arrive once the trackers are
+    available."""
     server.kill()
     mlflow.kill()
     training.start(E2E_STEP_SECONDS=0.05)
@@ -272,7 +275,7 @@ def test_trackers_that_come_after_training_began_get_every_point(
 def test_kills_at_other_moments(
     moment: int, server: Server, mlflow: MlflowServer, training: Training
 ) -> None:
-    """Contract: as above, for a kill at any moment."""
+    """Contract: the same applies to a kill at any time."""
     training.start()
     training.reached(0, 5 * moment)
     time.sleep(0.013 * moment)
@@ -284,7 +287,7 @@ def test_kills_at_other_moments(
 
 
 def test_without_a_tracker_nothing_is_sent(tmp_path: Path) -> None:
-    """Contract: without the variables of a tracker a training runs, and keeps nothing."""
+    """Contract: without a tracker's environment variables, a training runs and buffers nothing."""
     environment: dict[str, Any] = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(ROOT / "harness" / "workers"),
@@ -296,7 +299,8 @@ def test_without_a_tracker_nothing_is_sent(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_mlflow_keeps_the_files_of_a_run_that_ended(mlflow: MlflowServer, training: Training) -> None:
-    """Contract: the manifest of `best`, the options, and a table of the validations of all attempts."""
+    """Contract: MLflow has the manifest of `best`, the options, and a table with the validations of all
+    attempts."""
     training.start(steps=20, DIE_AT=15)
     assert training.ended() == [-signal.SIGKILL] * 2
     assert training.start(steps=20).ended() == [0, 0]
@@ -322,7 +326,8 @@ def test_mlflow_keeps_the_files_of_a_run_that_ended(mlflow: MlflowServer, traini
 def test_artifacts_for_a_server_folder_are_not_stored_locally(
     scheme: str, mlflow: MlflowServer, training: Training, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Contract: MLflow's client writes to such a folder on its own disk, where a pod would lose the files."""
+    """Contract: MLflow's client would write to such a folder on its own disk, so the files would be lost with
+    the pod."""
     kept = tmp_path_factory.mktemp("server") / "artifacts"
     where = {"name": training.folder.name, "artifact_location": f"{scheme}{kept}"}
     mlflow.ask("experiments/create", where)
@@ -335,7 +340,7 @@ def test_artifacts_for_a_server_folder_are_not_stored_locally(
 
 
 def test_files_go_to_a_folder_of_the_shared_disk(mlflow: MlflowServer, training: Training) -> None:
-    """Contract: a folder below the outputs is the same for the server and for all ranks."""
+    """Contract: a folder below the outputs is shared by the server and all ranks."""
     kept = training.folder / "mlruns"
     mlflow.ask("experiments/create", {"name": training.folder.name, "artifact_location": str(kept)})
     assert training.start(steps=20, world=1).ended() == [0]

@@ -1,4 +1,4 @@
-"""A run that is sent to a real S3 server and brought back, by the program that the pods run."""
+"""A run that is uploaded to a real S3 server and restored, with the program that the pods run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.s3_server import S3Server, s3_server
 
 BUCKET = "runs"
 LARGE = 40 * 2**20 + 17
-"""Bytes of a file that is sent in three parts."""
+"""The size in bytes of a file that is uploaded in three parts."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def prefix(tmp_path: Path) -> str:
 
 
 def save(run: Path, step: int, size: int = 1000) -> Path:
-    """Write a checkpoint of two ranks as the trainer does."""
+    """Write a checkpoint of two ranks, as the trainer does."""
     manifest = Manifest(
         epoch=step // 10, step=step, place=0, world=2, order={"seed": 1}, losses={"val/loss": 1.0}
     )
@@ -73,7 +73,7 @@ def _random(count: int) -> Any:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run of three checkpoints, of which the first is the best."""
+    """Return a run with three checkpoints, of which the first one is the best."""
     folder = tmp_path / "out" / "train"
     (folder / "trackers").mkdir(parents=True)
     (folder / "trackers" / "id").write_text(os.urandom(8).hex())
@@ -85,13 +85,13 @@ def run(tmp_path: Path) -> Path:
 
 
 def enlarge(run: Path) -> None:
-    """Have the last checkpoint be one with a file that goes in parts."""
+    """Replace the last checkpoint with one that has a file for a multipart upload."""
     checkpoint.discard(run / "epoch-0003-step-00000030")
     save(run, 30, LARGE)
 
 
 def started(server: S3Server, direction: str, run: Path, url: str) -> subprocess.Popen[str]:
-    """Start the program as the kubelet does: nothing of this process's environment but PATH."""
+    """Start the program as the kubelet does, with only PATH from this process's environment."""
     words = [sys.executable, "-m", "training.transfer", direction, "--run-dir", str(run), "--url", url]
     environment = {"PATH": os.environ["PATH"], **server.environment}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -99,7 +99,7 @@ def started(server: S3Server, direction: str, run: Path, url: str) -> subprocess
 
 
 def transferred(server: S3Server, direction: str, run: Path, url: str) -> dict[str, Any]:
-    """Run the program to its end, and return its document."""
+    """Run the program until it exits, and return its document."""
     process = started(server, direction, run, url)
     out, _ = process.communicate(timeout=300)
     assert server.secret_key not in out
@@ -110,7 +110,7 @@ def transferred(server: S3Server, direction: str, run: Path, url: str) -> dict[s
 
 
 def objects(client: Minio, prefix: str) -> dict[str, bytes]:
-    """Return what is below a prefix."""
+    """Return the objects below a prefix."""
     found = {}
     for each in client.list_objects(BUCKET, f"{prefix}/", recursive=True):
         answer = client.get_object(BUCKET, str(each.object_name))
@@ -120,7 +120,7 @@ def objects(client: Minio, prefix: str) -> dict[str, bytes]:
 
 
 def tree(run: Path) -> dict[str, bytes]:
-    """Return the files of a run: the link `best` leads to some of them twice."""
+    """Return the files of a run. Some of them appear twice because of the link `best`."""
     found = (path for path in run.rglob("*") if path.is_file() and "best" not in path.relative_to(run).parts)
     return {str(path.relative_to(run)): path.read_bytes() for path in found}
 
@@ -132,7 +132,8 @@ def put(client: Minio, key: str, text: bytes) -> None:
 def test_run_is_sent_and_brought_back_byte_for_byte(
     server: S3Server, client: Minio, run: Path, prefix: str, tmp_path: Path
 ) -> None:
-    """Contract: all is there and equal, also a file that went in parts; a second upload sends nothing."""
+    """Contract: all files are restored unchanged, including one from a multipart upload. A second upload
+    sends nothing."""
     url = f"s3://{BUCKET}/{prefix}"
     enlarge(run)
     before = tree(run)
@@ -161,7 +162,8 @@ def test_run_is_sent_and_brought_back_byte_for_byte(
 def test_a_run_that_went_on_replaces_only_best(
     server: S3Server, client: Minio, run: Path, prefix: str
 ) -> None:
-    """Contract: later checkpoints are added, best.txt follows, and what the run has dropped stays there."""
+    """Contract: later checkpoints are added, best.txt is updated, and checkpoints that the run has deleted
+    remain in the bucket."""
     url = f"s3://{BUCKET}/{prefix}"
     transferred(server, "up", run, url)
     before = objects(client, prefix)
@@ -178,7 +180,8 @@ def test_a_run_that_went_on_replaces_only_best(
 def test_an_upload_that_was_cut_is_gone_on_with(
     server: S3Server, client: Minio, run: Path, prefix: str
 ) -> None:
-    """Contract: killed between its files, it leaves no manifest of what is not whole, and no part uploads."""
+    """Contract: an upload that is killed between two files leaves no manifest for an incomplete checkpoint,
+    and no multipart uploads."""
     url = f"s3://{BUCKET}/{prefix}"
     enlarge(run)
     process = started(server, "up", run, url)
@@ -200,7 +203,8 @@ def test_an_upload_that_was_cut_is_gone_on_with(
 
 
 class Interrupted(object_store.Bucket):
-    """A bucket whose process gets SIGTERM after the server began an upload, before its response is read."""
+    """A bucket whose process receives SIGTERM after the server has started a multipart upload and before the
+    response is read."""
 
     def request(self, method: str, key: str, *arguments: Any, **named: Any) -> Any:
         response = super().request(method, key, *arguments, **named)
@@ -214,7 +218,7 @@ class Interrupted(object_store.Bucket):
 def test_a_signal_while_an_upload_begins_leaves_no_upload(
     server: S3Server, client: Minio, run: Path, prefix: str, start: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contract: an upload whose id the process had not yet read is aborted as well.
+    """Contract: a multipart upload is aborted even if the process had not read its id yet.
 
     With `start`, the signal arrives in Thread.start, before the executor knows its thread.
     """
@@ -251,7 +255,8 @@ def test_a_signal_while_an_upload_begins_leaves_no_upload(
 def test_what_others_wrote_is_not_replaced(
     server: S3Server, client: Minio, run: Path, prefix: str, name: str, text: bytes, says: str
 ) -> None:
-    """Contract: it is named in one sentence before anything is sent, and stays as it is."""
+    """Contract: before anything is sent, an error of one sentence names the other run's object, which is not
+    changed."""
     put(client, f"{prefix}/{name}", text)
     found = transferred(server, "up", run, f"s3://{BUCKET}/{prefix}")
     assert says in found["error"]
@@ -263,7 +268,8 @@ def test_what_others_wrote_is_not_replaced(
 def test_what_comes_to_be_during_upload_is_not_replaced(
     server: S3Server, client: Minio, run: Path, prefix: str
 ) -> None:
-    """Contract: the server itself refuses to replace an object (a conditional write), small or in parts."""
+    """Contract: the server itself rejects the replacement of an object (a conditional write), for small files
+    and multipart uploads."""
     bucket = object_store.Bucket(BUCKET, server.environment)
     put(client, f"{prefix}/theirs", b"theirs")
     enlarge(run)
@@ -278,7 +284,8 @@ def test_what_comes_to_be_during_upload_is_not_replaced(
 def test_torn_checkpoints_on_disk_are_named_and_not_sent(
     server: S3Server, client: Minio, run: Path, prefix: str
 ) -> None:
-    """Contract: the others are sent. A run without a whole checkpoint is an error, and nothing is sent."""
+    """Contract: the complete checkpoints are sent. If the run has no complete checkpoint, this is an error,
+    and nothing is sent."""
     (run / "epoch-0002-step-00000020" / "rank-0" / "training.pt").write_bytes(b"torn")
     found = transferred(server, "up", run, f"s3://{BUCKET}/{prefix}")
     assert len(found["checkpoints"]) == 2
@@ -295,7 +302,7 @@ def test_torn_checkpoints_on_disk_are_named_and_not_sent(
 def test_a_torn_object_falls_back_to_the_previous_checkpoint(
     server: S3Server, client: Minio, run: Path, prefix: str, tmp_path: Path, damage: str
 ) -> None:
-    """Contract: no file that is not what its manifest says reaches the volume."""
+    """Contract: a file that does not match its manifest is never written to the volume."""
     url = f"s3://{BUCKET}/{prefix}"
     transferred(server, "up", run, url)
     at = f"{prefix}/epoch-0003-step-00000030/rank-0/training.pt"
@@ -317,7 +324,7 @@ def test_a_torn_object_falls_back_to_the_previous_checkpoint(
 def test_a_torn_best_is_no_run(
     server: S3Server, client: Minio, run: Path, prefix: str, tmp_path: Path
 ) -> None:
-    """Contract: without the best checkpoint the run is not what it was: nothing is left on the volume."""
+    """Contract: without the best checkpoint, the run would differ, so nothing is left on the volume."""
     url = f"s3://{BUCKET}/{prefix}"
     transferred(server, "up", run, url)
     put(client, f"{prefix}/epoch-0001-step-00000010/rank-0/training.pt", b"x" * 300)
@@ -331,7 +338,7 @@ def test_a_torn_best_is_no_run(
 def test_a_run_on_the_volume_is_never_replaced(
     server: S3Server, run: Path, prefix: str, tmp_path: Path
 ) -> None:
-    """Contract: also an empty folder of its name is somebody's, and stays."""
+    """Contract: even an empty folder with the run's name is kept."""
     url = f"s3://{BUCKET}/{prefix}"
     transferred(server, "up", run, url)
     before = tree(run)
@@ -345,7 +352,7 @@ def test_a_run_on_the_volume_is_never_replaced(
 def test_a_manifest_that_leaves_its_folder_is_refused(
     server: S3Server, client: Minio, run: Path, prefix: str, tmp_path: Path
 ) -> None:
-    """Contract: what a bucket says does not write outside of the run."""
+    """Contract: a bucket's content never causes a write outside the run's folder."""
     transferred(server, "up", run, f"s3://{BUCKET}/{prefix}")
     name = "epoch-0003-step-00000030"
     manifest = json.loads((run / name / "manifest.json").read_text())
@@ -388,7 +395,7 @@ def test_a_manifest_that_leaves_its_folder_is_refused(
 def test_storage_that_cannot_serve_is_refused_before_a_launch(
     server: S3Server, option: Any, url: str, changed: dict[str, str], says: str
 ) -> None:
-    """Contract: one sentence, with what to do, and no key in it."""
+    """Contract: the error is one sentence that explains what to do and contains no key."""
     environment = {**server.environment, **changed}
     with pytest.raises(UsageError) as refused:
         training_transfer.check(option, url, training_transfer.keys_of((), option, environment))
@@ -400,7 +407,8 @@ def test_storage_that_cannot_serve_is_refused_before_a_launch(
 def test_storage_that_serves_is_left_as_it_is(
     server: S3Server, client: Minio, run: Path, prefix: str
 ) -> None:
-    """Contract: the proof that the keys may write makes no object, and no upload in parts stays open."""
+    """Contract: the check that the keys have write permission creates no object, and leaves no multipart
+    upload open."""
     url = f"s3://{BUCKET}/{prefix}"
     training_transfer.check("--upload", url, server.environment)
     assert not objects(client, prefix)

@@ -1,4 +1,4 @@
-"""What our workers do about Pluto's upload process, with the real client."""
+"""How the harness's workers handle Pluto's upload process, with the real client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ multinode.wait_for_sync(0, 30)
 def test_an_uploader_that_starts_slowly_is_waited_for(
     server: Server, tmp_path: Path, waits: str, points: int
 ) -> None:
-    """Contract: finish() comes after the upload process handles SIGTERM. Before, it kills it: all is lost."""
+    """Contract: finish() is called only once the upload process handles SIGTERM. An earlier call would kill
+    it, and all points would be lost."""
     site, home = tmp_path / "site", tmp_path / "home"
     site.mkdir()
     (site / "sitecustomize.py").write_text(SLOW)

@@ -28,20 +28,22 @@ def user() -> Iterator[Account]:
 
 @pytest.fixture(scope="module")
 def program(user: Account, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The installed command, in a virtual environment of the account."""
+    """Return the installed command in a virtual environment of the account."""
     return user.install(build(tmp_path_factory.mktemp("built"))) / "harness"
 
 
 @pytest.fixture
 def proxy() -> Iterator[ProxyServer]:
-    """A proxy that reaches no host: each of HOSTS is a closed port of this machine."""
+    """Yield a proxy that reaches no host, because it connects to a closed port on this machine for each of
+    HOSTS."""
     with proxy_server("me:secret-word") as running:
         running.elsewhere.update(dict.fromkeys(HOSTS, 9))
         yield running
 
 
 def run(user: Account, program: Path, proxy: ProxyServer, *words: object) -> tuple[int, str, str]:
-    """Return the exit code, stdout and stderr of a command of the harness, which prints no traceback."""
+    """Run a command of the harness, assert that it prints no traceback, and return its exit code, stdout and
+    stderr."""
     proxies = dict.fromkeys(("HTTP_PROXY", "https_proxy", "HTTPS_PROXY"), proxy.url)
     done = user.run([program, *words], **ASCII, **proxies)
     out, err = done.stdout.decode(), done.stderr.decode()
@@ -52,7 +54,7 @@ def run(user: Account, program: Path, proxy: ProxyServer, *words: object) -> tup
 
 @pytest.mark.nightly
 def test_a_user_s_machine(user: Account, program: Path, proxy: ProxyServer) -> None:
-    """Contract: help, doctor, a verdict and a report, which belongs to the user."""
+    """Contract: help, doctor, a verdict and a report work, and the user owns the report."""
     code, out, err = run(user, program, proxy, "--help")
     assert (code, err) == (0, ""), err
     assert "judge" in out

@@ -1,4 +1,4 @@
-"""The versions that a package index on loopback has, as `harness matrix` and `harness bisect` list them."""
+"""The versions in a package index on loopback, as listed by `harness matrix` and `harness bisect`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NIGHTLIES = ["0.1.0.dev20260930104512", "0.1.0.dev20261001104526", "0.1.0.dev202
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of an index with all kinds of versions."""
+    """Yield the URL of an index with all kinds of versions."""
     root = tmp_path_factory.mktemp("index")
     for version in ("1.0", "1.1", "1.1+g1234", "1.2", "1.5", "1.9", "1.10", "2.0rc1", "1.9.post1"):
         wheel(root / "client", "client", version)
@@ -42,7 +42,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def context(index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunContext:
-    """A context whose uv reads the index."""
+    """Return a context whose uv reads the index."""
     monkeypatch.setenv("UV_DEFAULT_INDEX", index)
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     return RunContext(settings=load(cache_dir=tmp_path / "cache"), progress=print)
@@ -69,8 +69,9 @@ def versions(found: list[Candidate]) -> list[str]:
 def test_a_range_has_the_versions_that_can_be_installed(
     context: RunContext, spec: str, expected: list[str]
 ) -> None:
-    """Contract: PEP 440 order; yanked only by name; pre-releases by name or if there is nothing else; not
-    for another Python or platform, and not without a wheel.
+    """Contract: versions are in PEP 440 order. Yanked versions are included only by exact version, and
+    pre-releases only if the range names one or contains nothing else. Versions for another Python or
+    platform, or without a wheel, are omitted.
     """
     assert versions(candidates("client", spec, context)) == expected
 
@@ -142,7 +143,7 @@ def test_index_that_is_not_reached_is_not_empty_range(
 def test_version_that_was_published_moment_ago_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contract: a copy of the index that uv may still use does not hide tonight's version."""
+    """Contract: uv's cached copy of the index does not hide a version that was just published."""
     wheel(tmp_path / "index" / "client", "client", "1.0")
     with serving(tmp_path / "index", {}) as url:
         monkeypatch.setenv("UV_DEFAULT_INDEX", url)
@@ -161,7 +162,7 @@ def test_all_versions_are_found_without_a_cache(context: RunContext, monkeypatch
 
 
 def test_wheel_is_identified_as_in_evidence_of_launch(context: RunContext, tmp_path: Path) -> None:
-    """Contract: version and digest are those that the launch records, also for a local version."""
+    """Contract: the version and the digest equal those that the launch records, even for a local version."""
     path, lock = wheel(tmp_path, "client", "3.0+g1234"), tmp_path / "lock.txt"
     lock.write_text("client==1.0\n")
     (one,) = candidates("client", str(path), context)

@@ -1,4 +1,4 @@
-"""`harness matrix` with a package index on loopback whose packages do not fit the locks."""
+"""`harness matrix` with a package index on loopback whose packages conflict with the lock files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from harness.versions.cell import Cell, Launcher
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of the harness, whose index has two clients and nothing else of the worker's lock."""
+    """Return the harness's folder. The index has two versions of the client, and no other package in the
+    worker's lock file."""
     for version in ("1.0", "1.1"):
         wheel(tmp_path / "index" / "pluto-ml", "pluto_ml", version)
     for name in ("cache", "state", "runs"):
@@ -38,7 +39,8 @@ def matrix(*arguments: str) -> int:
 
 @pytest.mark.nightly
 def test_cells_that_cannot_be_installed_are_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Contract: no cluster is created; each cell has one sentence; a rule can expect it."""
+    """Contract: no cluster is created, each cell has a message of one sentence, and a rule can expect this
+    result."""
     (folder / "matrix.yaml").write_text(
         "vary: {pluto-ml: ['>=1', '9']}\n"
         "expect: [{where: {pluto-ml: '1.0'}, result: not installable, reason: conflicts with the lock}]\n"
@@ -60,7 +62,7 @@ def test_cells_that_cannot_be_installed_are_results(folder: Path, capsys: pytest
 def test_the_results_of_an_earlier_matrix_are_continued(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Contract: cells without a launch are tried again, because the index may have changed."""
+    """Contract: cells without a launch are retried, because the index may have changed."""
     assert matrix("--pluto-ml", ">=1", "--quiet") == 64
     (results,) = (folder / "runs").iterdir()
     assert matrix("--pluto-ml", ">=1", "--continue", str(results), "--json") == 64

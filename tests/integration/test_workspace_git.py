@@ -61,7 +61,8 @@ def test_password_is_sent_to_server_of_url(tmp_path: Path) -> None:
 
 
 def test_password_is_not_sent_to_target_of_redirect(tmp_path: Path) -> None:
-    """Contract: hegsie/gitnado #411: a helper that answers for every server gives away the password."""
+    """Contract: hegsie/gitnado #411: a credential helper that responds for every server leaks the
+    password."""
     with (
         git_server() as (elsewhere, received),
         git_server(f"http://localhost:{elsewhere}") as (port, _),
@@ -72,7 +73,8 @@ def test_password_is_not_sent_to_target_of_redirect(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["ext::sh -c touch% /tmp/pwned", "--upload-pack=touch /tmp/pwned"])
 def test_a_url_that_is_a_command_is_not_run(url: str, tmp_path: Path) -> None:
-    """Contract: Git's transports that run programs stay off, and a URL is never an option."""
+    """Contract: Git's transports that run programs remain disabled, and a URL is never interpreted as an
+    option."""
     url = url.replace("/tmp/pwned", str(tmp_path / "pwned"))
     assert fetch(url, tmp_path) != 0
     assert not (tmp_path / "pwned").exists()

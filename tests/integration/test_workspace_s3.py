@@ -1,4 +1,4 @@
-"""A workspace from a real S3 server, brought by the very command that the init container runs."""
+"""A workspace that is fetched from a real S3 server with the init container's command."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def put(client: Minio, key: str, text: bytes) -> None:
 
 
 def fetch(url: str, root: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run the command as the kubelet does: nothing of this process's environment but PATH."""
+    """Run the command as the kubelet does, with only PATH from this process's environment."""
     command = s3_fetch(url, str(root), ".torchrun/ready", 60)
     return subprocess.run(
         command,
@@ -58,7 +58,7 @@ def tree(root: Path) -> dict[str, bytes]:
 def test_a_prefix_with_many_pages_is_fetched_completely(
     server: S3Server, client: Minio, tmp_path: Path
 ) -> None:
-    """Contract: all that is below the prefix comes, more than one page of it, and nothing beside it."""
+    """Contract: exactly the objects below the prefix are fetched, even if they need more than one page."""
     expected = {f"lib/{number:04d}.txt": f"{number}".encode() for number in range(1005)}
     expected |= {"train.py": b"print(1)\n", "ä +&%/a b.txt": b"x", "empty": b""}
     for name, text in expected.items():
@@ -73,7 +73,8 @@ def test_a_prefix_with_many_pages_is_fetched_completely(
 
 
 def test_large_object_and_changed_object(server: S3Server, client: Minio, tmp_path: Path) -> None:
-    """Contract: an object that was sent in parts comes whole; what changes changes the digest."""
+    """Contract: an object from a multipart upload is fetched completely, and a changed object changes the
+    digest."""
     text = os.urandom(11 * 2**20)
     client.put_object(BUCKET, "parts/weights", io.BytesIO(text), len(text), part_size=5 * 2**20)
     first = fetch("s3://code/parts/", tmp_path / "a", server.environment)
@@ -82,7 +83,7 @@ def test_large_object_and_changed_object(server: S3Server, client: Minio, tmp_pa
     second = fetch("s3://code/parts/", tmp_path / "b", server.environment)
     assert tree(tmp_path / "b") == {"weights": b"new"}
     assert first.stdout != second.stdout
-    # What is there stays: a restarted pod trains the code that it began with.
+    # Existing files are kept, so a restarted pod trains with the code with which it started.
     third = fetch("s3://code/parts/", tmp_path / "a", server.environment)
     assert (third.stdout, tree(tmp_path / "a")) == (first.stdout, {"weights": text})
 
@@ -110,7 +111,8 @@ def test_a_single_archive_is_unpacked(server: S3Server, client: Minio, tmp_path:
 def test_a_refused_fetch_reports_the_server_error(
     server: S3Server, tmp_path: Path, url: str, changed: dict[str, str], says: str
 ) -> None:
-    """Contract: what cannot be brought ends with code 1 and its reason, nothing ready, no key told."""
+    """Contract: if the fetch fails, the exit code is 1 and the reason is printed. The workspace is not marked
+    as ready, and no key is printed."""
     done = fetch(url, tmp_path, {**server.environment, **changed})
     assert (done.returncode, done.stdout) == (1, "")
     assert says in done.stderr
@@ -120,7 +122,7 @@ def test_a_refused_fetch_reports_the_server_error(
 
 
 def test_path_that_leaves_the_workspace(server: S3Server, client: Minio, tmp_path: Path) -> None:
-    """Contract: no object is written outside of the workspace, nor over what says that it is ready."""
+    """Contract: no object is written outside the workspace, or over the file that marks it as ready."""
     put(client, "evil/.torchrun/ready", b"mine")
     done = fetch("s3://code/evil", tmp_path, server.environment)
     assert done.returncode == 1

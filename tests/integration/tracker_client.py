@@ -1,4 +1,4 @@
-"""One rank with the real pluto client. Not a test: test_tracker_pluto.py runs it.
+"""One rank with the real Pluto client. Not a test: test_tracker_pluto.py runs it.
 
 tracker_client.py log RANK STEPS   log loss/nodeR for each step, and what else a rank may log
 tracker_client.py query PROJECT    print what pluto.query reads, as one JSON document

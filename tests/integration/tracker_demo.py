@@ -1,4 +1,5 @@
-"""A tracker with runs to look at: for the tests of its pages and for docs/images. All goes in by the API."""
+"""A tracker with example runs, for the tests of its pages and for docs/images. All data is sent through the
+API."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Demo:
 
 
 def png(width: int, height: int, seed: int) -> bytes:
-    """A small picture, made by hand."""
+    """Return a small generated picture."""
     rows = b"".join(
         b"\0"
         + bytes(
@@ -94,7 +95,7 @@ def upload(client: httpx.Client, run: int, name: str, file: str, body: bytes, ki
 
 
 def training(client: httpx.Client, run: int, steps: int, seed: int, floor: float) -> None:
-    """Curves of four ranks: losses on each, learning rate and throughput of all."""
+    """Log the curves of four ranks: the loss of each rank, and the learning rate and throughput of all."""
     dice = random.Random(seed)
     for rank in range(RANKS):
         lines: list[dict[str, object]] = []
@@ -115,7 +116,8 @@ def training(client: httpx.Client, run: int, steps: int, seed: int, floor: float
 
 
 def fill(server: Server, large: int = 1_000_000) -> Demo:
-    """Runs with everything: curves, logs, images, a split rank, a million points, hostile names."""
+    """Create runs with all kinds of data: curves, logs, images, a rank in a separate run, a million points
+    and hostile names."""
     with server.client() as client:
         config = {
             "model": {"layers": 24, "width": 2048},

@@ -1,4 +1,5 @@
-"""What the real pluto client's own tests do against hosted Pluto. Not a test: test_tracker_client.py runs it.
+"""The scenarios in the Pluto client's own tests against hosted Pluto. Not a test: test_tracker_client.py runs
+it.
 
 tracker_scenarios.py    do all of it, print what was seen as one JSON document on the last line
 """
@@ -23,14 +24,14 @@ def ended(name: str, steps: int = 0, **options: Any) -> Any:
 
 
 def rows(run: int) -> list[dict[str, Any]]:
-    """The points of val/loss, as the client gives them with and without pandas."""
+    """Return the points of val/loss, as the client returns them with and without pandas."""
     found = pq.get_metrics(PROJECT, run, metric_names=["val/loss"])
     listed: list[dict[str, Any]] = found if isinstance(found, list) else found.to_dict("records")
     return listed
 
 
 def refused(**options: Any) -> str:
-    """The error of an init that the server must refuse."""
+    """Return the error of an init call that the server must reject."""
     try:
         pluto.init(project=PROJECT, name="refused", **options)
     except (RuntimeError, ValueError) as error:
@@ -102,7 +103,7 @@ def lists() -> dict[str, Any]:
 
 
 def wrong() -> list[Any]:
-    """The server's own words for filters that the client lets pass."""
+    """Return the server's error messages for invalid filters that the client accepts."""
     seen: list[Any] = []
     for filters in (
         {"state": "sleeping"},
@@ -117,7 +118,7 @@ def wrong() -> list[Any]:
 
 
 def kinds() -> int:
-    """The number of a run that logged one of each kind."""
+    """Return the number of a run that logged one value of each kind."""
     run = pluto.init(project=PROJECT, name="kinds", config={"lr": 1})
     run.log({"weights": pluto.Histogram(np.arange(100.0))}, step=3)
     run.log({"table": pluto.Table(data=[["a", 1.0], ["b", 2.0]], columns=["name", "value"])}, step=3)

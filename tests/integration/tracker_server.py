@@ -1,4 +1,4 @@
-"""The tracker as a process of its own on loopback, and real pluto clients that log to it."""
+"""The tracker in a separate process on loopback, and real Pluto clients that log to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ LISTENING = re.compile(r"running on (http://127\.0\.0\.1:\d+)")
 
 
 class Server:
-    """`start` returns once it listens; `kill` is a SIGKILL; both again and again on one database."""
+    """`start` returns once the server is listening, and `kill` sends SIGKILL. The server can be restarted
+    repeatedly with the same database."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
@@ -75,9 +76,8 @@ class Server:
         )
 
     def pluto_environment(self, home: Path, **more: str) -> Mapping[str, str]:
-        """Nothing but what a pod would have: no variable of this machine, no address but the server's.
-
-        The network interfaces of this machine may come and go: see steady/sitecustomize.py.
+        """Return the environment that a pod would have, without this machine's variables, and with the server
+        as the only address. See steady/sitecustomize.py for network interfaces that disappear.
         """
         urls = {f"PLUTO_URL_{part}": self.url for part in ("APP", "API", "INGEST", "PY")}
         home.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,8 @@ class Server:
     def pluto(
         self, home: Path, *arguments: str, script: str = CLIENT.name, **environment: str
     ) -> subprocess.Popen[str]:
-        """The unmodified client in a process of its own: tracker_client.py with these arguments."""
+        """Start the unmodified client in a separate process that runs tracker_client.py with these
+        arguments."""
         return subprocess.Popen(
             [sys.executable, str(CLIENT.with_name(script)), *arguments],
             env=self.pluto_environment(home, **environment),
@@ -109,7 +110,7 @@ class Server:
 
 
 def create(client: httpx.Client, external_id: str | None = "shared", **fields: Any) -> dict[str, Any]:
-    """A run of project e2e, as the client asks for it."""
+    """Create a run in project e2e with the client's request, and return the response."""
     body = {"runName": "run", "projectName": "e2e", "externalId": external_id, **fields}
     answer = client.post("/api/runs/create", json=body)
     assert answer.status_code == 200, answer.text
@@ -118,13 +119,13 @@ def create(client: httpx.Client, external_id: str | None = "shared", **fields: A
 
 
 def log_metrics(client: httpx.Client, run_id: object, text: str, name: str = "rank0") -> httpx.Response:
-    """One request of lines, with the headers that the client sends."""
+    """Send lines in one request, with the client's headers."""
     headers = {"X-Run-Id": str(run_id), "X-Run-Name": name, "X-Project-Name": "e2e"}
     return client.post("/ingest/metrics", content=text, headers=headers)
 
 
 def finished(*processes: subprocess.Popen[str], seconds: float = 300) -> list[str]:
-    """The output of each, all of them ended with 0."""
+    """Assert that all processes exit with 0, and return their output."""
     deadline = time.monotonic() + seconds
     outputs = [process.communicate(timeout=max(1, deadline - time.monotonic()))[0] for process in processes]
     for process, output in zip(processes, outputs, strict=True):

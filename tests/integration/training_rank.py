@@ -15,18 +15,18 @@ from typing import Any
 
 
 def values(rank: int, step: int) -> dict[str, float]:
-    """Return what a rank logs at a step."""
+    """Return the values that a rank logs at a step."""
     own = {f"rank{rank}/train/loss": rank + 1 / (step + 1), f"rank{rank}/data/sum": float(2**53 - step)}
     return own | ({"train/loss": 1 / (step + 1)} if rank == 0 else {})
 
 
 def validation(step: int) -> dict[str, float]:
-    """Return what rank 0 logs besides, at the last step before a checkpoint."""
+    """Return the additional values that rank 0 logs at the last step before a checkpoint."""
     return {"val/loss": 2 / (step + 1)}
 
 
 def expected(world: int, steps: int, every: int) -> dict[str, dict[int, float]]:
-    """Return the value of each step of each metric, when all ranks have ended."""
+    """Return the final value of each metric at each step, after all ranks have ended."""
     found: dict[str, dict[int, float]] = {}
     for step in range(steps):
         logged = [values(rank, step) for rank in range(world)]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 VISIBLE = Path("/mnt")
-"""The folder that the namespace replaces by readable copies. Every Linux system has it."""
+"""The folder that is replaced with readable copies in the namespace. It exists on every Linux system."""
 GROUP = "docker"
 ASCII = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 """An ASCII locale that Python does not replace by UTF-8, as en_US.US-ASCII would be."""
@@ -37,11 +37,10 @@ class Account:
     def run(
         self, command: list[object], *, timeout: float = 300, **variables: str
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run a command in the account's home, with a login's variables and these ones."""
+        """Run a command in the account's home, with a login's environment and these variables."""
         env = {"HOME": str(self.home), "USER": self.name, "LOGNAME": self.name, "PATH": "/usr/bin:/bin"}
-        env["LD_LIBRARY_PATH"] = str(
-            VISIBLE / "python" / "lib"
-        )  # for an interpreter with a libpython of its own
+        # An interpreter with its own libpython needs this path.
+        env["LD_LIBRARY_PATH"] = str(VISIBLE / "python" / "lib")
         env |= {name: os.environ[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if name in os.environ}
         mounts = [f"mount -t tmpfs -o mode=0755 tmpfs {VISIBLE}"]
         for name, folder in self.binds.items():
@@ -61,7 +60,7 @@ class Account:
         )
 
     def own(self, path: Path) -> Path:
-        """Give a path in the home, with all that it contains, to the account."""
+        """Make the account the owner of a path in its home, recursively."""
         subprocess.run(["chown", "-R", f"{self.name}:", str(path)], check=True)
         return path
 
@@ -75,7 +74,7 @@ class Account:
         self._must([python, "-m", "venv", "--without-pip", venv])
         copy = self.own(Path(shutil.copy(wheel, self.home)))
         pip = [python, "-m", "pip", "--disable-pip-version-check", "--python", venv / "bin/python"]
-        path = os.pathsep.join(others)  # pip is among the packages of the tests
+        path = os.pathsep.join(others)  # pip is one of the tests' packages.
         self._must([*pip, "install", "--quiet", "--no-index", "--no-deps", copy], PYTHONPATH=path)
         (packages,) = venv.glob("lib/python*/site-packages")
         (packages / "dependencies.pth").write_text("\n".join(others) + "\n")

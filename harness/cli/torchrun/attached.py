@@ -330,7 +330,7 @@ class Attached:
         return synced
 
     def _changed(self, targets: Sequence[Target]) -> bool:
-        """Return whether the job has ended, or other containers than `targets` now receive code."""
+        """Return whether the job has ended, or the containers that receive code are no longer `targets`."""
         job = self.jobs.find(self.name)
         return job is None or finished(job) or self._targets(job, self.jobs.pods(self.name)) != targets
 
@@ -378,7 +378,8 @@ def _changed_path(before: Mapping[str, Stamp | str], after: Mapping[str, Stamp |
 def show(jobs: Jobs, pod: Object, follow: bool) -> None:
     """Print a trainer container's log as a terminal would show it, each line with its pod's node rank.
 
-    Otherwise, a carriage return or a cursor movement would erase the node rank or another pod's lines.
+    In the unprocessed log, a carriage return or a cursor movement would erase the node rank or other pods'
+    lines.
     """
     query = {"container": names.TRAINER, **({"follow": "true"} if follow else {})}
     path = f"/api/v1/namespaces/{jobs.namespace}/pods/{pod['metadata']['name']}/log"

@@ -151,8 +151,8 @@ def combined(
 ) -> Fault:
     """Return the fault that combines the object `object_name` with a verb, a moment and a behaviour.
 
-    The object that belongs to rank `rank` is disturbed. Rank `victim` shows the behaviour. If this rank's
-    worker ends before `moment`, the behaviour's last moment is used instead.
+    The fault disturbs the object that belongs to rank `rank`. The worker of rank `victim` has the behaviour.
+    If this rank's worker ends before `moment`, the behaviour's last moment is used instead.
     """
     rules = grammar()
     target, action, worker = (

@@ -1,7 +1,8 @@
 """Convert a launch to a test suite for `ctrf.json` and `junit.xml` (junit.py) in its bundle.
 
-The first test is the verdict. The suite is therefore never empty, which CI would show as green. Each check is
-another test, and so is each acceptance test on each node. UNKNOWN never looks like a PASS or a skipped test:
+The first test is the verdict. The suite is therefore never empty. CI would show an empty suite as green. Each
+check is another test, and so is each acceptance test on each node. UNKNOWN never looks like a PASS or a
+skipped test:
 
 | | JUnit | CTRF |
 |---|---|---|

@@ -1,7 +1,8 @@
-"""Let pluto.init() outlive a network interface of this machine: a pod's own interfaces do not come and go.
+"""Keep pluto.init() from failing when a network interface of this machine disappears, which does not happen
+in a pod.
 
-The client asks psutil for all interfaces, then again for each of them. A cluster that another test makes or
-deletes meanwhile takes interfaces away, and the client ends with KeyError: 'veth…'.
+The client lists all interfaces with psutil, and then queries each of them. If another test creates or deletes
+a cluster at the same time, interfaces disappear, and the client fails with KeyError: 'veth…'.
 """
 
 import psutil
@@ -10,7 +11,7 @@ ask = psutil.net_if_addrs
 
 
 class Addresses(dict):
-    """The addresses of each interface; one that is gone has none."""
+    """The addresses of each interface. An interface that no longer exists has none."""
 
     def __missing__(self, name):
         return []

@@ -1,4 +1,5 @@
-"""Fixtures of the judges' tests. A test file whose bundles are written otherwise has its own."""
+"""Fixtures for the tests of the judges. Test files that write their bundles in another way define their
+own."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from harness.judge import judge
 
 @pytest.fixture
 def judged(tmp_path: Path) -> Callable[[bundles.Job], Verdict]:
-    """Return judged(job): write the job's bundle, with what follows from its rows, and judge it."""
+    """Return a function that updates the records derived from a job's rows, writes the job's bundle and
+    judges it."""
     numbers = count()
 
     def judged_(job: bundles.Job) -> Verdict:

@@ -1,4 +1,4 @@
-"""Acceptance tests: every node answers, and no node is accepted for what it did not prove."""
+"""Acceptance tests: every node must report, and a node is accepted only if its report is complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def verdict(job: Any, path: Path) -> Any:
 
 
 def test_every_node_answered_and_everything_passed(tmp_path: Path):
-    """Contract: PASS says of how many nodes, and that no GPU was accepted where none was tested."""
+    """Contract: a PASS contains the number of nodes, and states that no GPU was accepted if none was
+    tested."""
     seen = verdict(nodes(HEALTHY), tmp_path)
     assert seen.verdict == "PASS", seen.explanation
     assert "Every node sent a complete report (3 nodes)" in seen.explanation
@@ -30,14 +31,15 @@ def test_every_node_answered_and_everything_passed(tmp_path: Path):
 
 
 def test_a_node_without_a_report_is_named(tmp_path: Path):
-    """Contract: what its pod had found out before does not make it accepted."""
+    """Contract: the checks that the node's pod completed before it stopped are not enough to accept the
+    node."""
     seen = verdict(nodes({**HEALTHY, 1: None}), tmp_path)
     assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "node.not_answered", [1])
     assert "1 of 3 nodes sent no report: e2e-worker2" in seen.explanation
 
 
 def test_a_node_that_nobody_heard_of(tmp_path: Path):
-    """Contract: the node that should have answered counts, also when no pod came to it."""
+    """Contract: an expected node counts as not accepted even if no pod ran on it."""
     job = nodes(HEALTHY)
     expected = job.manifest.expected.model_copy(update={"node_names": ["e2e-worker1", "e2e-worker9"]})
     job.manifest = job.manifest.model_copy(update={"expected": expected})
@@ -58,7 +60,7 @@ def test_a_node_that_nobody_heard_of(tmp_path: Path):
     ],
 )
 def test_one_check_of_one_node(tmp_path: Path, changed: dict[str, Any], expected: tuple[Any, ...]):
-    """Contract: the worst check of any node counts. A figure on the wrong side of its limit is no pass."""
+    """Contract: the worst check on any node decides. A measurement beyond its limit does not pass."""
     by_node = {**HEALTHY, 2: checks(compute__gemm__fp32=changed)}
     seen = verdict(nodes(by_node), tmp_path)
     assert (seen.verdict, seen.cause, seen.ranks) == expected, seen.explanation
@@ -68,14 +70,14 @@ def test_one_check_of_one_node(tmp_path: Path, changed: dict[str, Any], expected
 
 
 def test_a_cpu_that_passes_for_a_gpu(tmp_path: Path):
-    """Contract: where GPUs were to be tested, a report about a CPU proves nothing."""
+    """Contract: if the GPUs should be tested, a report about a CPU proves nothing."""
     seen = verdict(nodes(HEALTHY, device="cuda"), tmp_path)
     assert seen.verdict == "UNKNOWN"
     assert "it tested cpu instead of cuda" in seen.explanation
 
 
 def test_a_check_that_other_nodes_have(tmp_path: Path):
-    """Contract: a shorter report is not better than a whole one."""
+    """Contract: a node whose report lacks checks is UNKNOWN."""
     seen = verdict(nodes({**HEALTHY, 0: checks()[:3]}), tmp_path)
     assert (seen.verdict, seen.ranks) == ("UNKNOWN", [0])
     assert "no DDP check" in seen.explanation
@@ -86,7 +88,7 @@ def test_a_check_that_other_nodes_have(tmp_path: Path):
 def test_nothing_that_is_left_out_makes_a_pass(
     tmp_path_factory: pytest.TempPathFactory, index: int, drop: set[int]
 ):
-    """Contract: any node, any checks left out: never a PASS."""
+    """Property: if any checks are missing from any node's report, the verdict is not PASS."""
     kept = [check for at, check in enumerate(checks()) if at not in drop]
     seen = verdict(nodes({**HEALTHY, index: kept}), tmp_path_factory.mktemp("left-out"))
     assert seen.verdict != "PASS"
@@ -98,7 +100,7 @@ def without_cuda() -> list[Any]:
 
 
 def test_an_image_without_cuda_is_about_the_image(tmp_path: Path):
-    """Contract: one cause, no accused rank, and what to give instead."""
+    """Contract: the verdict has one cause, accuses no rank, and advises which option to use."""
     seen = verdict(nodes(dict.fromkeys(range(NODES), without_cuda()), device="cuda"), tmp_path)
     assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "image.no_cuda", []), seen.explanation
     assert (
@@ -117,7 +119,8 @@ def test_an_image_without_cuda_comes_before_a_failed_node(tmp_path: Path):
 
 
 def test_what_most_nodes_share_is_said_first(tmp_path: Path):
-    """Contract: the sentence begins with it, and the fault of one node comes after it."""
+    """Contract: the explanation begins with the failure that most nodes share, followed by the failure of a
+    single node."""
     shared = {"verdict": "FAIL", "cause": "training.failed"}
     own = {"verdict": "FAIL", "cause": "shm.full"}
     by_node = {0: checks(train__learns=shared), 1: checks(train__learns=shared, env__shm=own), 2: checks()}

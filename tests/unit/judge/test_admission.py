@@ -1,4 +1,4 @@
-"""Jobs that Kueue does not admit, evicts, or limits in time: the cause quotes Kueue's message."""
+"""Jobs that Kueue does not admit, evicts, or ends after their maximum execution time."""
 
 import bundles
 import pytest
@@ -9,7 +9,7 @@ from harness.evidence.schema.ground_truth import TruthRow
 
 
 def never_ran(job: bundles.Job) -> bundles.Job:
-    """Cut a healthy job to what was seen before any pod existed."""
+    """Return a healthy job without pods, data from ranks and later states of its objects."""
     for kind in ("pod", "jobset", "workload"):
         job.drop(kind, 0 if kind == "pod" else 1)
     job.truth, job.logs, job.runs, job.attachments, job.points = {}, {}, [], [], []
@@ -17,7 +17,8 @@ def never_ran(job: bundles.Job) -> bundles.Job:
 
 
 def test_pods_that_no_node_could_take(judged):
-    """Contract: all ranks without a node are named, with what they request and what the nodes have."""
+    """Contract: the verdict names all ranks without a node, the resources that they request, and the nodes'
+    resources."""
     job = stuck(bundles.healthy())
     unschedulable = bundles.cond("PodScheduled", "False", "Unschedulable", "0/1 nodes: 1 Insufficient cpu.")
     node = {"metadata": {"name": "n1", "uid": "n1"}, "spec": {}, "status": {"allocatable": {"cpu": "2"}}}
@@ -34,7 +35,7 @@ def test_pods_that_no_node_could_take(judged):
 
 
 def test_a_taint_of_a_flavor_asks_for_a_toleration(judged):
-    """Contract: the advice says where a toleration goes, in the job or in the flavor."""
+    """Contract: the advice names the places for a toleration: the job or the ResourceFlavor."""
     job = never_ran(bundles.healthy())
     message = "couldn't assign flavors to pod set workers: untolerated taint {gpu NoSchedule} in flavor a"
     job.workload(2, [cond("QuotaReserved", "False", "Pending", message)])
@@ -65,7 +66,7 @@ def test_a_taint_of_a_flavor_asks_for_a_toleration(judged):
     ],
 )
 def test_an_admission_failure_quotes_the_kueue_message(judged, message, reason, cause):
-    """Contract: Kueue's own sentence is the explanation, with the cause behind it."""
+    """Contract: the explanation contains Kueue's message."""
     job = never_ran(bundles.healthy())
     job.workload(2, [cond("QuotaReserved", "False", reason, message)] if reason else [])
     verdict = judged(job)
@@ -87,7 +88,7 @@ def test_an_admission_failure_quotes_the_kueue_message(judged, message, reason, 
     ],
 )
 def test_a_kueue_eviction_causes_the_pod_deletions(judged, reason, cause):
-    """Contract: an eviction is the cause, and the pods that it deletes follow."""
+    """Contract: an eviction is the cause, and the deletion of its pods is a consequence."""
     job = stuck(bundles.healthy(), keep=3)
     job.workload(20, [cond("Admitted", "True", "Admitted"), cond("Evicted", "True", reason, "told so", 20)])
     for index in range(2):
@@ -105,7 +106,8 @@ def test_a_kueue_eviction_causes_the_pod_deletions(judged, reason, cause):
     [(555, 600.0, True), (300, 600.0, False), (45, 60.0, True), (555, None, False), (30, 40.0, False)],
 )
 def test_who_set_the_time_that_was_over(judged, limit, wait, lowered):
-    """Contract: if the harness lowered the limit, raising it in the job file is not advised."""
+    """Contract: if the harness lowered the time limit, the verdict does not advise raising it in the job
+    file."""
     job = stuck(bundles.healthy(), keep=3)
     job.truth = {}
     job.manifest = job.manifest.model_copy(update={"deadline_seconds": wait})
@@ -120,8 +122,8 @@ def test_who_set_the_time_that_was_over(judged, limit, wait, lowered):
 
 @pytest.mark.parametrize(("ago", "longer"), [(45, False), (10, True)])
 def test_a_longer_wait_is_not_advised_after_complete_records(judged, ago, longer):
-    """Contract: where every rank's record was whole long before, what did not end is not the training. A job
-    that was ending when its time was over only needs longer.
+    """Contract: if all ranks completed their records long before the time limit, more time would not help. If
+    they completed them just before the limit, the verdict advises a longer wait.
     """
     job = stuck(bundles.healthy(), keep=3)
     over = cond("Evicted", "True", "DeactivatedDueToMaximumExecutionTimeExceeded", "over", 20)
@@ -160,8 +162,8 @@ def test_a_longer_wait_is_not_advised_after_complete_records(judged, ago, longer
     ],
 )
 def test_an_eviction_says_where_the_time_went(judged, containers, rows, text):
-    """Contract: where half of the job's time was over before every rank had logged a row, the verdict says
-    how long the containers and the first rows took.
+    """Contract: if half of the job's time was over before all ranks had logged a row, the verdict shows how
+    long it took to start the containers and to log the first rows.
     """
     job = stuck(bundles.healthy(), keep=3 if containers else 2)
     begun = seconds(cond("Admitted", "True", "Admitted")["lastTransitionTime"]) or 0.0
@@ -188,7 +190,7 @@ def test_an_eviction_says_where_the_time_went(judged, containers, rows, text):
 
 @pytest.mark.parametrize("readmitted", [False, True])
 def test_time_of_admitted_job_counts_from_its_last_admission(judged, readmitted):
-    """Contract: ranks that are not expected to log do not count, and neither does an earlier admission."""
+    """Contract: ranks that are not expected to log, and earlier admissions of the job, are ignored."""
     job = stuck(bundles.healthy(), keep=3)
     expected = job.manifest.expected.model_copy(update={"ranks_that_log": [0]})
     job.manifest = job.manifest.model_copy(update={"expected": expected})
@@ -213,7 +215,7 @@ def test_time_of_admitted_job_counts_from_its_last_admission(judged, readmitted)
 
 
 def test_the_workload_that_took_the_quota_is_named(judged):
-    """Contract: Kueue gives its UID, and the verdict adds its name."""
+    """Contract: Kueue's message contains only the Workload's UID, and the verdict adds its name."""
     job = stuck(bundles.healthy(), keep=3)
     other = {"name": "urgent", "namespace": bundles.NAMESPACE, "uid": "0f1e-urgent"}
     job.see("workload", 18, {"kind": "Workload", "metadata": other, "spec": {}, "status": {}})
@@ -226,7 +228,7 @@ def test_the_workload_that_took_the_quota_is_named(judged):
 
 
 def test_an_eviction_after_a_crash_is_not_the_cause(judged):
-    """Contract: of an eviction and a crash, the earlier one is the cause."""
+    """Contract: if there is an eviction and a crash, the earlier one is the cause."""
     job = bundles.healthy()
     bundles.crash(job, 1, when=12)
     job.workload(20, [cond("Admitted", "True", "Admitted"), cond("Evicted", "True", "Preempted", "", 20)])

@@ -1,4 +1,5 @@
-"""An attached job that the policy recorded: only logs, pods and points that prove every rank give a PASS."""
+"""An attached job that the admission policy recorded. PASS requires logs, pods and points that prove every
+rank."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ Object = dict[str, Any]
 
 
 def logged(rank: int, **summary: Any) -> list[str]:
-    """Return the log of a rank that logged five points of a metric of its own, under torchrun."""
+    """Return the log of a rank that ran under torchrun and logged five points of its own metric."""
     process = Process(rank, f"attempt{rank}")
     for step in range(5):
         process.log(f"loss/{rank}", step, step / 7, 100 + step)
@@ -69,7 +70,7 @@ def pod(index: int) -> Object:
 
 @dataclass
 class Recorded:
-    """What a bundle of the job has. Tests remove or change parts of it."""
+    """The content of the job's bundle. Tests remove or change parts of it."""
 
     pods: list[Object] = field(default_factory=lambda: [pod(0), pod(1)])
     logs: dict[int, list[str]] = field(default_factory=lambda: {rank: logged(rank) for rank in (0, 1)})
@@ -156,7 +157,7 @@ def test_two_ranks_whose_digests_fit_pass(tmp_path: Path) -> None:
 
 
 def without_torchrun(pod: Object, launcher: str, rank: int) -> None:
-    """Let another launcher start the rank of a pod, one of two."""
+    """Replace torchrun with another launcher in one of the job's two pods."""
     container = pod["spec"]["containers"][0]
     container["command"] = [launcher, "train.py"]
     container["env"] += [{"name": "RANK", "value": str(rank)}, {"name": "WORLD_SIZE", "value": "2"}]
@@ -164,7 +165,8 @@ def without_torchrun(pod: Object, launcher: str, rank: int) -> None:
 
 @pytest.mark.parametrize(("group", "result"), [(1, "PASS"), (0, "UNKNOWN")])
 def test_ranks_without_torchrun_pass_with_logs_of_one_world(group: int, result: str, tmp_path: Path) -> None:
-    """Contract: WORLD_SIZE alone does not show that the ranks met. The lines of gloo do."""
+    """Contract: WORLD_SIZE alone does not show that the ranks connected to each other, but gloo's log lines
+    do."""
     job = Recorded()
     for rank in (0, 1):
         without_torchrun(job.pods[rank], "python", rank)
@@ -190,7 +192,8 @@ def test_ranks_without_torchrun_pass_with_logs_of_one_world(group: int, result: 
 def test_ranks_without_torchrun_pass_with_one_process_group(
     group: dict[str, Any], result: str, text: str, world: int | None, tmp_path: Path
 ) -> None:
-    """Contract: init_process_group returns when all ranks have met, also if NCCL logs nothing."""
+    """Contract: init_process_group returns only after all ranks have joined, so NCCL's logs are not
+    needed."""
     job = Recorded()
     for rank in (0, 1):
         without_torchrun(job.pods[rank], "deepspeed", rank)
@@ -203,7 +206,8 @@ def test_ranks_without_torchrun_pass_with_one_process_group(
 
 
 def test_a_script_may_number_its_ranks_anew(tmp_path: Path) -> None:
-    """Contract: one process group of all ranks is one world, whatever numbers the ranks have in it."""
+    """Contract: a process group with all ranks is one world, even if the script numbers the ranks
+    differently."""
     job = Recorded()
     for rank in (0, 1):
         job.logs[rank] = logged(
@@ -310,7 +314,7 @@ def test_job_without_one_part_of_proof_does_not_pass(name: str, tmp_path: Path) 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
 @given(st.data())
 def test_no_lost_line_and_no_lost_point_passes(tmp_path_factory: Any, data: st.DataObject) -> None:
-    """Whatever is removed of the lines and the points, the rank is not proved any more."""
+    """If any log lines or points are removed, the verdict is no longer PASS."""
     job = Recorded()
     lines = data.draw(st.sets(st.sampled_from([(r, n) for r in (0, 1) for n in range(len(job.logs[r]))])))
     lost = data.draw(st.sets(st.integers(0, len(job.points) - 1), min_size=0 if lines else 1, max_size=4))

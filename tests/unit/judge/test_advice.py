@@ -1,4 +1,4 @@
-"""Advice and sentences fit the case: each is given only where what it assumes is so."""
+"""Each piece of advice is given only if its assumptions are true."""
 
 import json
 
@@ -20,7 +20,7 @@ def explained(verdict, name):
 
 
 def test_lost_points_of_which_no_client_tells(judged):
-    """Contract: no "the explanation says where they went" where it says nothing."""
+    """Contract: the advice does not refer to a part of the explanation that does not exist."""
     job = bundles.healthy()
     job.points = [one for one in job.points if one.metric != "loss/node1" or one.step != 3]
     verdict = judged(job)
@@ -30,7 +30,8 @@ def test_lost_points_of_which_no_client_tells(judged):
 
 
 def test_points_from_the_job_s_own_pod(judged):
-    """Contract: points that the rank's own pod sent past `run.log` are not somebody else's."""
+    """Contract: points that the rank's own pod sent without `run.log` are not attributed to another
+    writer."""
     job = bundles.healthy()
     address = {"podIP": "10.244.1.7"}
     for kind, seen in job.objects:
@@ -45,7 +46,8 @@ def test_points_from_the_job_s_own_pod(judged):
 
 
 def test_points_from_nobody_knows_where(judged):
-    """Contract: where the sender's address is no pod's, others are asked for."""
+    """Contract: if the sender's address does not belong to a pod, the advice asks who else writes to the
+    run."""
     job = bundles.healthy()
     row = job.rows(1)[0].model_copy(update={"metric": "eval/bleu"})
     job.points.append(bundles.point(job, 1, row, sender=None))
@@ -55,7 +57,7 @@ def test_points_from_nobody_knows_where(judged):
 
 
 def test_points_that_bypass_run_log_are_foreign_points(judged):
-    """Contract: rank 1 recorded nothing, and its pod sent points: that is what is wrong."""
+    """Contract: rank 1 recorded nothing although its pod sent points, so the points are the cause."""
     job = bundles.healthy()
     for kind, seen in job.objects:
         if kind == "pod" and seen.object["metadata"]["name"] == job.pod_name(1):
@@ -74,7 +76,7 @@ def test_points_that_bypass_run_log_are_foreign_points(judged):
 
 @pytest.mark.parametrize(("code", "asked"), [(0, True), (1, False)])
 def test_the_pluto_init_question_is_skipped_for_crashed_ranks(judged, code, asked):
-    """Contract: of a rank that failed at its start nobody asks whether it called pluto.init()."""
+    """Contract: if a rank failed at its start, the verdict does not ask whether it called pluto.init()."""
     job = bundles.healthy()
     job.manifest = job.manifest.model_copy(
         update={"launch": job.manifest.launch.model_copy(update={"recorder": True})}
@@ -98,7 +100,7 @@ def test_the_pluto_init_question_is_skipped_for_crashed_ranks(judged, code, aske
     ],
 )
 def test_a_piece_of_a_stack_is_not_a_message(lines):
-    """Contract: the last message is quoted, not the line of a stack that follows it."""
+    """Contract: the verdict quotes the last message, and not a line of the stack trace after it."""
     assert error_patterns.last_line(list(enumerate(lines, 1)))[0] == "loading"
 
 
@@ -124,8 +126,8 @@ def test_a_segfault_has_no_advice_about_the_sender(judged):
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_abort_behind_end_of_script_is_said(judged, code):
-    """Contract: a rank that Python's finalization aborts had trained to its end, and one line would have
-    prevented it; an abort behind an end that was not good is not explained by it.
+    """Contract: if a rank is aborted after its script ended with exit code 0, the advice is to call
+    destroy_process_group. If the script ended with another exit code, this advice is not given.
     """
     job = recorded(bundles.healthy())
     for index in range(2):
@@ -146,7 +148,7 @@ def test_abort_behind_end_of_script_is_said(judged, code):
 
 
 def torchrun_job(job: Job, phase: str, **spec) -> None:
-    """Make it a TorchrunJob whose controller deleted the JobSet."""
+    """Turn the job into a TorchrunJob whose controller deleted the JobSet."""
     launch = job.manifest.launch.model_copy(update={"launcher": "torchrun"})
     job.manifest = job.manifest.model_copy(update={"launch": launch, "deadline_seconds": 60.0})
     metadata = {"name": launch.object_name, "uid": "tj", "namespace": launch.namespace}
@@ -158,7 +160,7 @@ def torchrun_job(job: Job, phase: str, **spec) -> None:
 
 
 def test_a_deadline_is_nobody_s_deletion(judged):
-    """Contract: a JobSet that the torchrun controller deleted at the deadline ran for too long."""
+    """Contract: if the torchrun controller deleted the JobSet at the deadline, the cause is a timeout."""
     job = stuck(bundles.healthy(), 3)
     torchrun_job(job, "TimedOut", reliability={"activeDeadlineSeconds": 45})
     verdict = judged(job)
@@ -189,7 +191,7 @@ def settings(job: Job, rank: int, **given) -> None:
     ],
 )
 def test_a_client_that_uploads_nothing_is_the_reason(judged, given, reason):
-    """Contract: how the client was made says why its points are not there."""
+    """Contract: the client's settings explain why its points are missing."""
     job = bundles.healthy()
     job.points = [one for one in job.points if one.metric.endswith("node0")]
     settings(job, 1, **given)
@@ -211,7 +213,8 @@ def test_noop_mode_explains_a_silent_rank(judged):
 
 
 def test_ranks_that_share_the_client_s_queue(judged):
-    """Contract: the first finish() ends the upload process of all that share its queue."""
+    """Contract: the first call of finish() ends the upload process for all ranks that share the client's
+    queue."""
     job = bundles.healthy(1, 2)
     job.points = [one for one in job.points if not (one.metric == "loss/node1" and one.step > 3)]
     for rank in (0, 1):

@@ -1,4 +1,4 @@
-"""Two recorders of one rank: they agree, or the verdict is no PASS and says where they differ."""
+"""Each rank has two recorders. If they disagree, the verdict is not PASS and describes the difference."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def truth_of(rows: list[TruthRow]) -> list[TruthLine]:
 
 
 def both(job: bundles.Job) -> bundles.Job:
-    """Every rank was also recorded around its client, and alike."""
+    """Add a second record, with the same rows, from a recorder around each rank's client."""
     job.outside = {rank: truth_of(job.rows(rank)) for rank in range(job.ranks)}
     return job
 
@@ -55,7 +55,7 @@ def test_two_that_agree_are_a_pass(judged: Judged) -> None:
 
 
 def test_a_point_that_only_the_worker_recorded(judged: Judged) -> None:
-    """It is in the run, and nobody saw that it was handed over: one of the records is wrong."""
+    """The point is in the run, but only one of the two records contains it, so one of them is wrong."""
     job = both(bundles.healthy())
     job.outside[1] = truth_of(job.rows(1)[1:])
     verdict = judged(job)
@@ -65,7 +65,8 @@ def test_a_point_that_only_the_worker_recorded(judged: Judged) -> None:
 
 
 def test_a_point_that_the_worker_did_not_record(judged: Judged) -> None:
-    """A rank logged it, so it is no stranger in the run, and the verdict says who did not record it."""
+    """A rank logged the point, so it is not a foreign point, and the verdict names the recorder that missed
+    it."""
     job = both(bundles.healthy())
     job.retell(0, job.rows(0)[:-1])
     verdict = judged(job)
@@ -112,14 +113,15 @@ def test_another_value_is_told_with_both(judged: Judged) -> None:
 
 
 def test_all_rows_without_an_end_agree(judged: Judged) -> None:
-    """A worker that ends by os._exit leaves no end of the second record, and loses nothing by it."""
+    """If a worker calls os._exit, the second record has no end line, but the verdict is still PASS."""
     job = both(bundles.healthy())
     job.outside[1] = job.outside[1][:-1]
     assert judged(job).verdict == "PASS"
 
 
 def test_a_rank_that_was_cut_off_is_not_compared(judged: Judged) -> None:
-    """It had recorded a point, and the client had not got it yet. That its record is cut says it already."""
+    """The rank had recorded a point that it had not passed to the client yet. The incomplete record is the
+    only cause."""
     job = both(bundles.healthy())
     job.truth[1] = job.truth[1][:-1]
     job.outside[1] = job.outside[1][:-3]
@@ -139,7 +141,7 @@ def test_a_failed_recorder_is_named_where_it_matters(judged: Judged) -> None:
 
 
 def test_failed_recorder_that_is_only_one_proves_nothing(judged: Judged) -> None:
-    """Contract: a failure of the recorder is never a PASS, and no loss."""
+    """Contract: if the recorder failed, the verdict is neither PASS nor a loss of points."""
     job = bundles.healthy()
     job.truth[1] = [job.truth[1][0], TruthFault(text="ValueError: what was given"), *job.truth[1][1:]]
     verdict = judged(job)
@@ -148,7 +150,8 @@ def test_failed_recorder_that_is_only_one_proves_nothing(judged: Judged) -> None
 
 
 def past_the_row_limit(job: bundles.Job, rank: int) -> tuple[list[tuple[str, int, float]], list[Any]]:
-    """Return a rank's rows, and its records in which those of the first metric are one block."""
+    """Return a rank's rows, and its records, in which the rows of the first metric are combined into one
+    block."""
     rows = [(row.metric, row.step, row.value) for row in job.rows(rank)]
     metric = rows[0][0]
     own = [row for row in rows if row[0] == metric]
@@ -157,13 +160,13 @@ def past_the_row_limit(job: bundles.Job, rank: int) -> tuple[list[tuple[str, int
 
 
 def digests(rows: list[tuple[str, int, float]]) -> list[TruthMetrics]:
-    """Return what a recorder says of all rows of each metric, in a record for each."""
+    """Return one record per metric, with the digest of all rows of the metric."""
     own = {name: [row for row in rows if row[0] == name] for name, _, _ in rows}
     return [TruthMetrics(metrics=[(name, len(some), digest(some))]) for name, some in own.items()]
 
 
 def in_another_order(rows: list[tuple[str, int, float]]) -> list[tuple[str, int, float]]:
-    """Return rows of several threads as the other recorder got them: each metric's own in their order."""
+    """Return the rows of several threads in another order. The order within each metric is unchanged."""
     return sorted(rows, key=lambda row: row[0], reverse=True)
 
 
@@ -193,7 +196,7 @@ def test_past_the_row_limit_the_digests_of_metrics_decide(judged: Judged, change
 
 
 def test_rows_that_contradict_their_metric_digest_are_incomplete(judged: Judged) -> None:
-    """Contract: with blocks, too, each row that is in the log is held against what the rank said."""
+    """Contract: even if a record contains blocks, each row in the log is compared with the rank's digests."""
     job = bundles.healthy()
     rows, known = past_the_row_limit(job, 1)
     last = next(n for n, line in reversed([*enumerate(known)]) if isinstance(line, TruthRow))
@@ -206,7 +209,8 @@ def test_rows_that_contradict_their_metric_digest_are_incomplete(judged: Judged)
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_records_without_metric_digests_compare_the_total_digest(judged: Judged, lost: int) -> None:
-    """Contract: they had no room for those of 300 metrics. Records are equal where that of all rows is."""
+    """Contract: a record has no space for the digests of 300 metrics. Such records are equal if the digests
+    of all rows are."""
     job = both(bundles.healthy())
     for rank in range(job.ranks):
         rows, records = past_the_row_limit(job, rank)
@@ -221,7 +225,8 @@ def test_records_without_metric_digests_compare_the_total_digest(judged: Judged,
 def test_any_change_of_either_record_is_seen(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Property: with a point left out, added or changed in one of two records, there is no PASS."""
+    """Property: if a point is removed, added or changed in one of the two records, the verdict is not
+    PASS."""
     job = both(bundles.healthy(steps=3))
     rank = data.draw(st.integers(0, job.ranks - 1))
     rows = job.rows(rank)
@@ -252,7 +257,8 @@ def test_any_change_of_either_record_is_seen(
     ],
 )
 def test_a_rank_without_a_record_says_why(judged: Judged, text: str, recorder: bool, expected: str) -> None:
-    """The log of the rank tells it, or the verdict names what keeps a recorder away."""
+    """The reason comes from the rank's log. Without it, the verdict lists possible reasons why no recorder
+    ran."""
     job = bundles.healthy()
     del job.truth[1]
     assert job.manifest.launch is not None
@@ -268,7 +274,7 @@ def test_a_rank_without_a_record_says_why(judged: Judged, text: str, recorder: b
 
 
 def test_a_lost_point_is_blamed_on_the_client_queue(judged: Judged) -> None:
-    """Contract: the verdict does not say that the client was never given what it was seen to be given."""
+    """Contract: the verdict does not claim that the client never received a point that was passed to it."""
     job = bundles.healthy()
     lost = job.rows(1)[0]
     start = TruthStart(attempt="a", time_ms=1, outside=True)

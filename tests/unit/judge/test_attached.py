@@ -1,4 +1,4 @@
-"""Recorded launches, judged as somebody who attached to them: the same cause, or UNKNOWN."""
+"""Recorded launches that are judged like attached jobs get the same cause, or UNKNOWN."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ RECORDED = {
 SAMPLE = [name for name in RECORDED if name.startswith(("rank-", "controllers-"))][:: 1 if NIGHTLY else 12]
 NAMES = list(RECORDED) if NIGHTLY else SAMPLE
 KUBELET_SEES = {("launch.config_deleted", "image.config")}
-"""Pairs of causes of one fact: Secrets are not read, but the kubelet reports that one is missing."""
+"""Pairs of causes for the same fault. `harness attach` does not read Secrets, but the kubelet reports a
+missing one."""
 
 
 @cache
@@ -37,7 +38,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("picture", [True, False], ids=["picture", "followed"])
 @pytest.mark.parametrize("name", NAMES)
 def test_an_attached_launch_gets_the_same_cause_or_unknown(name, picture, folder, tmp_path):
-    """Contract: without nonce, expected ranks, frames and stages, no PASS and no other accusation appears."""
+    """Contract: without the nonce, expected ranks, frames and stages, there is neither a PASS nor a different
+    accusation."""
     path, original = _original(name, folder)
     bundle = attached(path, tmp_path / "bundle", picture=picture)
     if bundle is None:
@@ -55,7 +57,8 @@ def test_an_attached_launch_gets_the_same_cause_or_unknown(name, picture, folder
 
 
 def test_completed_launch_is_unknown_for_want_of_recorder(folder, tmp_path):
-    """Contract: all that needs no recorder is PASS, and the verdict names the commands that install one."""
+    """Contract: all checks that need no recorder are PASS, and the verdict names the commands that install a
+    recorder."""
     path, original = _original("rank-restarted-by-torchrun", folder)
     assert original.verdict == "PASS"
     bundle = attached(path, tmp_path / "bundle", picture=True)

@@ -1,4 +1,4 @@
-"""Limits made from a good fleet: it passes them, and a bad node moves them by little."""
+"""Limits calibrated with a good fleet: the fleet passes them, and a bad node hardly changes them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def judged_fleet(nodes: list[Node]) -> Fleet:
 
 
 def limits(nodes: list[Node], folder: Path) -> Limits:
-    """Return the shipped limits with those that these nodes make."""
+    """Return the shipped limits, and the limits computed from these nodes."""
     file = folder / "limits.toml"
     file.write_text(toml(baselines(judged_fleet(nodes)), **SHIPPED))
     return Limits.load(file)
 
 
 def verdicts(nodes: list[Node], by: Limits) -> set[str]:
-    """Judge the figures of nodes by limits, as a pod does."""
+    """Compare the nodes' measurements with limits, as a pod does."""
     results = set()
     for node in nodes:
         for check in node.checks():
@@ -48,14 +48,15 @@ def verdicts(nodes: list[Node], by: Limits) -> set[str]:
 def test_a_healthy_fleet_passes_its_own_calibration(
     scales: list[float], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Contract: figures within 1.5 % of each other's mean pass, and none is only a WARN."""
+    """Contract: measurements within 1.5 % of their mean pass, without a WARN."""
     nodes = [Node(f"n{number}", 2, scale) for number, scale in enumerate(scales)]
     assert verdicts(nodes, limits(nodes, tmp_path_factory.mktemp("limits"))) == {"PASS"}
 
 
 @pytest.mark.parametrize("scale", [0.01, 0.5, 0.85, 1.3, 10.0])
 def test_one_outlier_of_eight_does_not_move_it(scale: float, tmp_path: Path) -> None:
-    """Contract: the limit of eight nodes is the same to 1 in a million, whatever one of them gives."""
+    """Contract: a limit from eight nodes changes by at most one millionth, whatever one of the nodes
+    measures."""
     good, bad = healthy(8), changed(healthy(8), 3, scale=scale)
     rows = {row.check: row.value for row in baselines(judged_fleet(good)).rows}
     moved = {row.check: row.value for row in baselines(judged_fleet(bad)).rows}
@@ -69,14 +70,16 @@ def test_one_outlier_of_eight_does_not_move_it(scale: float, tmp_path: Path) -> 
     st.lists(st.floats(0.001, 0.8) | st.floats(1.25, 50), max_size=2),
 )
 def test_outliers_are_dropped_and_nothing_else(good: list[float], bad: list[float]) -> None:
-    """Contract: with two outliers among five or more good figures, the good ones are left."""
+    """Contract: if there are two outliers and at least five good measurements, only the outliers are
+    dropped."""
     kept = stable([*bad, *good], SHARE)
     assert kept == good
     assert mean(kept) == pytest.approx(mean(good))
 
 
 def test_the_file_is_one_that_limits_reads(tmp_path: Path) -> None:
-    """Contract: it comes before the shipped rows of this model. Its sources say bundle, date and nodes."""
+    """Contract: the file overrides the shipped limits for this GPU model. Its sources name the bundle, date
+    and nodes."""
     nodes = healthy(5)
     text = toml(baselines(judged_fleet(nodes)), **SHIPPED)
     rows = {row["check"]: row for row in tomllib.loads(text)["row"]}
@@ -92,7 +95,8 @@ def test_a_dropped_figure_is_said() -> None:
 
 
 def test_few_nodes_make_no_limit() -> None:
-    """Contract: there is no file then, and no pass by the shipped limits in its name."""
+    """Contract: if there are too few nodes, no limits file is written, and the shipped limits are not used in
+    its place."""
     found = baselines(judged_fleet(healthy(3)))
     assert found.rows == ()
     with pytest.raises(ValueError, match="at least 4 nodes must measure it, but only 3 did"):

@@ -1,4 +1,4 @@
-"""The registry of checks: every check that is registered is made, and no other."""
+"""The check registry: exactly the registered checks are run."""
 
 import dataclasses
 from pathlib import Path
@@ -16,7 +16,7 @@ from harness.judge.finding import Finding, passed
 ROOT = Path(__file__).parents[3]
 APPLIES = ("always", "tracked", "frames", "ranks")
 TRACKED = [entry for entry in REGISTRY.values() if entry.applies in APPLIES]
-"""The checks of a launch whose ranks log with Pluto and test nothing, and in whose pods no netcheck runs."""
+"""The checks for a launch whose ranks log with Pluto, without acceptance tests and without netcheck."""
 
 
 def names(verdict) -> list[str]:
@@ -24,19 +24,19 @@ def names(verdict) -> list[str]:
 
 
 def test_every_registered_check_has_a_function():
-    """Contract: a check without a function, and a function without an entry, cannot be forgotten."""
+    """Contract: every check has a function, and every function has an entry in the registry."""
     assert list(engine.CHECKS) == list(REGISTRY)
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_verdict_lists_every_check_in_order(name):
-    """Contract: when there was a job, each check gives exactly one result, whatever was found."""
+    """Contract: if there was a job, each check has exactly one result."""
     assert names(judge(Bundle.open(written(name)))) == [entry.id for entry in TRACKED]
 
 
 @pytest.mark.parametrize("need", ["manifest", "launch", "job"])
 def test_without_a_job_only_what_needs_none_is_listed(need, tmp_path):
-    """Contract: a check that nothing can be said of is not listed, and there is no PASS."""
+    """Contract: checks that cannot be judged without a job are not listed, and the verdict is not PASS."""
     job = bundles.healthy()
     if need == "launch":
         job.manifest = job.manifest.model_copy(update={"expected": None})
@@ -58,7 +58,8 @@ def test_without_a_job_only_what_needs_none_is_listed(need, tmp_path):
     ids=["nothing", "twice", "another"],
 )
 def test_a_check_must_return_exactly_its_own_finding(findings, monkeypatch):
-    """Contract: a check that gives no finding, two, or one of another id makes the verdict UNKNOWN."""
+    """Contract: if a check returns no finding, two findings, or a finding with another id, the verdict is
+    UNKNOWN."""
     monkeypatch.setitem(engine.CHECKS, "values", lambda facts: findings)
     verdict = judge(Bundle.open(written("healthy")))
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.judge_error")
@@ -66,14 +67,15 @@ def test_a_check_must_return_exactly_its_own_finding(findings, monkeypatch):
 
 
 def test_a_function_that_is_not_there_is_an_error(monkeypatch):
-    """Contract: a registered check that nobody makes is never a PASS."""
+    """Contract: if a registered check has no function, the verdict is not PASS."""
     monkeypatch.delitem(engine.CHECKS, "evidence")
     assert judge(Bundle.open(written("healthy"))).cause == "run.judge_error"
 
 
 @pytest.mark.parametrize("id_", [e.id for e in TRACKED if NEEDS.index(e.needs) > 3])
 def test_a_check_is_not_made_without_its_need(id_, monkeypatch):
-    """Contract: without its need a check is UNKNOWN with the need's own sentence; its function is not run."""
+    """Contract: if a requirement is not met, the check is UNKNOWN with the requirement's sentence, and its
+    function is not called."""
     need = REQUIREMENTS[REGISTRY[id_].needs]
 
     def lacks(self: Facts, up_to):
@@ -88,7 +90,7 @@ def test_a_check_is_not_made_without_its_need(id_, monkeypatch):
 
 @pytest.mark.parametrize("id_", [entry.id for entry in REGISTRY.values() if entry.passes_with])
 def test_a_check_without_its_requirement_cannot_pass(id_, monkeypatch):
-    """Contract: it stays FAIL without the need, and is UNKNOWN where it would pass."""
+    """Contract: without the requirement, a FAIL remains a FAIL, and a PASS becomes UNKNOWN."""
     lacks = Facts.lacks
     need = REGISTRY[id_].passes_with
     monkeypatch.setattr(
@@ -111,7 +113,7 @@ def _findings(bundle: Path) -> list[Finding]:
 
 @pytest.mark.parametrize("entry", REGISTRY.values(), ids=lambda entry: entry.id)
 def test_an_entry_is_complete(entry):
-    """Contract: an entry says in one sentence what the check proves."""
+    """Contract: each entry describes in one sentence what the check proves."""
     assert entry.proves[0].isupper()
     assert entry.proves.endswith(".")
     assert entry.passes_with is None or NEEDS.index(entry.passes_with) > NEEDS.index(entry.needs)

@@ -1,4 +1,4 @@
-"""Pods that exit with 0 and whose last output is an exception that ends a training.
+"""Pods that exit with 0 although their last output is an exception that ends the training.
 
 skypilot#4421, pytorch_violet#5, horovod#1994.
 """
@@ -49,7 +49,7 @@ def test_log_that_ends_with_exception_is_no_pass(judged, lines: list[str], error
 
 
 def test_all_ranks_can_end_with_exception(judged) -> None:
-    """Contract: pytorch_violet#5. No rank logged more than the others."""
+    """Contract: pytorch_violet#5. All ranks logged the same number of steps."""
     verdict = judged(ended(*[[*TRACEBACK, MEMORY]] * 2))
     assert (verdict.verdict, verdict.ranks) == ("UNKNOWN", [0, 1])
     assert verdict.explanation.startswith("The last lines in the logs of ranks 0 and 1 are exceptions")

@@ -32,11 +32,11 @@ FILES = (
     ".sock",
 )
 ACCEPTANCE_CHECKS = {"compute.equal", "copy.peer", "memory.copy", "memory.triad", "run.ended"}
-"""Ids of acceptance checks. They and the causes begin with the same words."""
+"""Ids of acceptance checks. They begin with the same words as causes."""
 
 
 def named_in_code() -> dict[str, str]:
-    """Return every string of the shape family.word in the sources, and where it is."""
+    """Return every string of the form family.word in the sources, with its location."""
     shape = re.compile(rf"({'|'.join(FAMILIES)})\.[a-z_]+")
     found = {}
     for path in {*(ROOT / "harness").rglob("*.py")} - {ROOT / "harness/evidence/schema/renamed_ids.py"}:
@@ -55,23 +55,23 @@ def test_the_document_is_written_from_the_list():
 
 
 def test_nobody_names_cause_that_is_not_in_list():
-    """Contract: a cause that any part of the harness names has an entry."""
+    """Contract: every cause that is named anywhere in the harness has an entry."""
     assert {name: where for name, where in named_in_code().items() if name not in CAUSES} == {}
 
 
 def test_cause_of_acceptance_test_is_in_list():
-    """Contract: what a container advises on is what the judges know."""
+    """Contract: every cause that a container reports is known to the judges."""
     assert set(ADVICE) <= set(CAUSES)
     assert not ACCEPTANCE_CHECKS & set(CAUSES)
 
 
 def test_the_type_checker_knows_the_same_causes():
-    """Contract: CauseId holds the ids of causes.toml and no other, in the same order."""
+    """Contract: CauseId contains exactly the ids in causes.toml, in the same order."""
     assert get_args(CauseId) == tuple(CAUSES)
 
 
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=lambda cause: cause.id)
 def test_an_entry_is_complete(cause):
-    """Contract: meaning, evidence, action and a fault that provokes it."""
+    """Contract: each entry has a meaning, evidence, an action and a fault that triggers the cause."""
     assert all((cause.meaning.endswith("."), cause.evidence, cause.action, cause.provoked_by))
     assert cause.family in FAMILIES

@@ -1,4 +1,4 @@
-"""A bundle that claims more ranks than it has costs what it has."""
+"""The cost of judging a bundle with an inflated number of ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def seconds(bundle: Bundle, nodes: int, ranks: int) -> float:
 
 @pytest.mark.parametrize("nodes_too", [False, True], ids=["ranks", "nodes"])
 def test_judging_cost_is_linear_in_the_claimed_ranks(tmp_path: Path, nodes_too: bool) -> None:
-    """Contract: eight times as many ranks cost about eight times as much, and not 64 times."""
+    """Contract: eight times as many ranks take about eight times as long, and not 64 times."""
     bundle = bundles.healthy(nodes=2).write(tmp_path / "bundle")
     few, many = (seconds(bundle, ranks if nodes_too else 2, ranks) for ranks in (FEW, MANY))
     assert many < 24 * few
@@ -45,7 +45,7 @@ def test_judging_cost_is_linear_in_the_claimed_ranks(tmp_path: Path, nodes_too: 
 
 @pytest.mark.parametrize("ranks", [10**6, 10**8, 2**63])
 def test_more_ranks_than_a_launch_can_have_are_damage(tmp_path: Path, ranks: int) -> None:
-    """Contract: it is judged as a bundle without a manifest, whatever it claims."""
+    """Contract: such a bundle is judged like a bundle without a manifest."""
     bundle = claiming(bundles.healthy(nodes=2).write(tmp_path / "bundle"), 2, ranks)
     verdict = judge(bundle)
     assert verdict.verdict == "UNKNOWN"

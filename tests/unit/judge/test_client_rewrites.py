@@ -1,4 +1,4 @@
-"""What Pluto's client changes on the way has a name of its own: renamed, merged, left out, rounded."""
+"""Points that Pluto's client renames, merges, omits or rounds have causes of their own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def rows(metric: str, *values: float) -> list[TruthRow]:
 
 
 def logged(rank: int, *lines: TruthRow, sends: bool = True) -> bundles.Job:
-    """A healthy job whose rank also logged these, as the client sends them: the later of equal names wins."""
+    """Return a healthy job with these additional points, as the client sends them. If names become equal, the
+    later point wins."""
     job = bundles.healthy()
     job.retell(rank, [*job.rows(rank), *lines])
     series = {(sent_name(row.metric), row.step): row for row in lines}
@@ -45,7 +46,8 @@ def rewrote(verdict: Verdict) -> str:
 
 
 def test_a_renamed_metric(judged: Judged) -> None:
-    """Contract: the verdict says from what to what, and does not call the points lost or foreign."""
+    """Contract: the verdict contains the old and the new name, and does not call the points lost or
+    foreign."""
     verdict = judged(logged(1, *rows("perte/é", 0.5, 0.25)))
     assert verdict.ranks == [1]
     assert "'perte/é' of rank 1 was renamed to 'perte/-' (2 points)" in rewrote(verdict)
@@ -53,7 +55,7 @@ def test_a_renamed_metric(judged: Judged) -> None:
 
 
 def test_a_renamed_metric_that_is_lost_too(judged: Judged) -> None:
-    """Contract: a new name explains only points that the run has under it."""
+    """Contract: a new name explains only the points that are in the run under this name."""
     job = logged(1, *rows("perte/é", 0.5, 0.25))
     job.points = job.points[:-1]
     verdict = judged(job)
@@ -64,7 +66,7 @@ def test_a_renamed_metric_that_is_lost_too(judged: Judged) -> None:
 
 
 def test_another_value_under_the_new_name(judged: Judged) -> None:
-    """Contract: a new name excuses no other value."""
+    """Contract: a new name does not excuse a different value."""
     job = logged(1, *rows("perte/é", 0.5))
     job.points[-1] = job.points[-1].model_copy(update={"value": 0.75})
     verdict = judged(job)
@@ -72,25 +74,25 @@ def test_another_value_under_the_new_name(judged: Judged) -> None:
 
 
 def test_names_that_become_one(judged: Judged) -> None:
-    """Contract: both names are told, and how many points are gone."""
+    """Contract: the verdict contains both names and the number of lost points."""
     text = rewrote(judged(logged(0, *rows("x/é", 1.0, 2.0), *rows("x/è", 3.0, 4.0))))
     assert "'x/é', 'x/è' became one metric, 'x/-', with one value for each step: 2 points of rank 0" in text
 
 
 def test_a_name_that_becomes_a_plain_one(judged: Judged) -> None:
-    """Contract: the plain name's overwritten points are no wrong values."""
+    """Contract: overwritten points of the metric whose name is unchanged are not called wrong values."""
     verdict = judged(logged(0, *rows("x/-", 1.0, 2.0), *rows("x/é", 3.0, 4.0)))
     assert "'x/-', 'x/é' became one metric, 'x/-', with one value for each step: 2 points" in rewrote(verdict)
     assert verdict.consequences == []
 
 
 def test_equal_values_under_names_that_become_one(judged: Judged) -> None:
-    """Contract: the collision is told although no value is missing."""
+    """Contract: the collision is reported even if no value is missing."""
     assert "became one metric" in rewrote(judged(logged(0, *rows("x/é", 1.0), *rows("x/è", 1.0))))
 
 
 def test_names_of_two_ranks_that_become_one(judged: Judged) -> None:
-    """Contract: the ranks are both named."""
+    """Contract: both ranks are named."""
     job = logged(0, *rows("x/é", 1.0), sends=False)
     job.retell(1, [*job.rows(1), *rows("x/è", 2.0)])
     job.points.append(bundles.point(job, 1, rows("x/-", 2.0)[0]))
@@ -100,7 +102,7 @@ def test_names_of_two_ranks_that_become_one(judged: Judged) -> None:
 
 
 def test_a_renamed_metric_past_the_row_limit(judged: Judged) -> None:
-    """Contract: a block of digests is found under the new name, too."""
+    """Contract: a block with a digest is also found under the new name."""
     job = bundles.healthy()
     lines = rows("perte/é", *map(float, range(5)))
     sha = digest((row.metric, row.step, row.value) for row in lines)
@@ -121,7 +123,8 @@ def test_a_renamed_metric_past_the_row_limit(judged: Judged) -> None:
     ],
 )
 def test_a_value_that_the_client_changes(judged: Judged, value: object, reason: str) -> None:
-    """Contract: what the recorder told is the cause, also where nothing is missing from the run."""
+    """Contract: the change that the recorder reported is the cause, even if nothing is missing from the
+    run."""
     outcome = sent(value)
     lines = [row for number in outcome.values for row in rows("flag", number)]
     job = logged(0, *lines, sends=outcome.kept)
@@ -138,7 +141,7 @@ def test_a_value_that_the_client_changes(judged: Judged, value: object, reason: 
 
 
 def test_a_dropped_metric_does_not_excuse_another(judged: Judged) -> None:
-    """Contract: only points of the metric that was left out are explained."""
+    """Contract: a dropped metric explains only its own missing points."""
     job = bundles.healthy()
     job.truth[0].insert(-1, TruthRewrite(metric="flag", step="0", was="True", kept=False, why="left out"))
     job.points = [p for p in job.points if (p.metric, p.step) != ("loss/node0", 3)]
@@ -154,7 +157,7 @@ NAMES = st.sampled_from(["a", "-", "é", "aé", "a-", "è", "b"])
 )
 @slow
 def test_whatever_names_the_client_changes(points: list[tuple[int, str, int, float]]) -> None:
-    """Contract: a changed name is never a PASS, and never a lost, wrong or unexpected point."""
+    """Property: a changed name never leads to a PASS, or to a lost, wrong or unexpected point."""
     job = bundles.healthy()
     points = [(rank, f"{rank}/{name}", step, value) for rank, name, step, value in points]
     for rank in range(2):

@@ -33,7 +33,7 @@ def system(job: bundles.Job, component: str, when: float, ready: str = "True", *
 
 
 def test_what_was_watched_is_said(judged: Judged) -> None:
-    """Contract: "nobody else changed" names what was watched, and what was not."""
+    """Contract: the check lists the kinds of objects that were watched and those that were not."""
     text = disturbances(judged(watched(bundles.healthy()))).explanation
     assert text.startswith(
         "No changes by other clients were recorded for the job, its pods, Services and NetworkPolicies,"
@@ -104,7 +104,7 @@ def test_dns_is_away_from_the_start(judged: Judged) -> None:
 
 
 def test_labels_that_were_taken_from_a_pod(tmp_path: Path) -> None:
-    """Contract: the pod still belongs to the rank, and the removal of its labels is the cause of its end."""
+    """Contract: the pod is still attributed to its rank, and the removal of its labels is the cause."""
     job = watched(bundles.healthy())
     bundles.crash(job, 1)
     states = [
@@ -137,7 +137,7 @@ def test_the_trackers_service_is_edited(judged: Judged) -> None:
 
 
 def test_tracker_that_cannot_be_read_names_who_changed_it(judged: Judged) -> None:
-    """Contract: the cause stays that of the tracker, with the change beside it."""
+    """Contract: the cause is still the tracker's, and the verdict also mentions the change."""
     job = watched(bundles.healthy())
     job.summary = {"error": "expected the tracker to answer, but saw: no endpoints", "runs": 0}
     before = thing("Service", "tracker", {"selector": {"app": "tracker"}}, namespace="harness-system")
@@ -170,7 +170,7 @@ def test_a_status_that_somebody_forged(judged: Judged) -> None:
 
 @pytest.mark.parametrize("unresolved", [True, False])
 def test_the_service_proxy_of_a_node_is_away(judged: Judged, unresolved: bool) -> None:
-    """Contract: a missing kube-proxy is the cause only where a name or a Service was not reached."""
+    """Contract: a missing kube-proxy is the cause only if a name or a Service could not be reached."""
     job = watched(bundles.healthy())
     bundles.crash(job, 1)
     if unresolved:

@@ -1,4 +1,5 @@
-"""What ran must be what was sent: on every rank, in every attempt, in every file, image and package."""
+"""The code that ran must be the code that was sent: every file, image and package, on every rank and in every
+attempt."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ Facts = list[tuple[str, str, str]]
 
 
 def code_facts(last: bool = False) -> Facts:
-    """What a rank of SENT says at its start, or at its end."""
+    """Return the code facts that a rank of SENT reports at its start or at its end."""
     files = [("file", path, digest) for path, digest in FILES.items()]
     whole = [] if last else [("whole", "", "")]
     ran = [("ran", path, digest) for path, digest in FILES.items()]
@@ -59,7 +60,8 @@ def code_facts(last: bool = False) -> Facts:
 
 
 def job(sent: SentCode = SENT, **facts: Facts) -> bundles.Job:
-    """A healthy job. `facts`: in place of what rank1 says at its start or end, by `first` and `last`."""
+    """Return a healthy job. `facts` replaces the facts that rank 1 reports at its start (`first`) or its end
+    (`last`)."""
     made = bundles.healthy()
     made.manifest = made.manifest.model_copy(update={"code": sent})
     for rank, lines in made.truth.items():
@@ -82,7 +84,7 @@ def check(verdict: Verdict) -> Any:
 
 
 def test_what_ran_is_what_was_sent(tmp_path: Path) -> None:
-    """Contract: a PASS, and one line says which code ran: changed files, image, versions."""
+    """Contract: the verdict is PASS, and one line describes the code: changed files, image and versions."""
     verdict = judge(job().write(tmp_path))
     assert verdict.verdict == "PASS"
     assert check(verdict).explanation == (
@@ -93,7 +95,7 @@ def test_what_ran_is_what_was_sent(tmp_path: Path) -> None:
 
 
 def test_a_bundle_without_what_was_sent_is_not_judged(tmp_path: Path) -> None:
-    """Contract: an older bundle keeps its verdict and its checks."""
+    """Contract: the verdict and the checks of an older bundle do not change."""
     verdict = judge(bundles.healthy().write(tmp_path))
     assert verdict.verdict == "PASS"
     explanations = {check.name: check.explanation for check in verdict.checks}
@@ -165,7 +167,7 @@ CASES: dict[str, tuple[dict[str, Facts], str]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_difference_is_a_mismatch_that_names_it(name: str, tmp_path: Path) -> None:
-    """Contract: each way in which one rank's code differs is a FAIL that names rank and thing."""
+    """Contract: any difference in one rank's code is a FAIL that names the rank and the difference."""
     facts, text = CASES[name]
     verdict = judge(job(**facts).write(tmp_path))
     assert (verdict.verdict, verdict.cause) == ("FAIL", "launch.code_mismatch")
@@ -175,7 +177,7 @@ def test_a_difference_is_a_mismatch_that_names_it(name: str, tmp_path: Path) -> 
 
 
 def test_a_pod_that_got_another_image(tmp_path: Path) -> None:
-    """Contract: the id in the pod's status counts, whatever the image says of itself."""
+    """Contract: the image id in the pod's status counts, and not the id that the image reports."""
     made = job()
     for kind, seen in made.objects:
         if kind == "pod" and seen.object["metadata"]["name"] == made.pod_name(1):
@@ -188,7 +190,7 @@ def test_a_pod_that_got_another_image(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ids", [(f"sha256:{A}", f"sha256:{B}"), (f"r/w@sha256:{A}", f"r/w@sha256:{B}")])
 def test_pods_of_one_launch_with_different_images(ids: tuple[str, str], tmp_path: Path) -> None:
-    """Contract: where the sent id is not known, the pods must still agree."""
+    """Contract: if the id of the sent image is not known, the pods must still have the same image."""
     made = job(SENT.model_copy(update={"image_id": None, "ours": False}))
     for kind, seen in made.objects:
         for status in seen.object["status"].get("containerStatuses", []) if kind == "pod" else []:
@@ -199,7 +201,7 @@ def test_pods_of_one_launch_with_different_images(ids: tuple[str, str], tmp_path
 
 
 def fetched(pod: dict[str, Any], commit: str, source: str = "git") -> None:
-    """Add the init container with which a TorchrunJob's pod fetches its code, and the commit it fetched."""
+    """Add the init container that fetches the code in a TorchrunJob's pod, and the commit that it fetched."""
     env = {"git": [{"name": "SHARED"}, {"name": "REF", "value": "main"}], "s3": [{"name": "SHARED"}]}
     init = {"name": "workspace", "env": env.get(source, [])}
     pod["spec"]["initContainers"] = [init]
@@ -210,7 +212,8 @@ def fetched(pod: dict[str, Any], commit: str, source: str = "git") -> None:
 @pytest.mark.parametrize("source", ["git", "s3"])
 @pytest.mark.parametrize("sent", [SENT, None])
 def test_branch_that_moved_between_attempts(sent: SentCode | None, source: str, tmp_path: Path) -> None:
-    """Contract: each new pod fetches the branch again. There is no PASS about two commits."""
+    """Contract: each new pod fetches the branch again. If the pods fetched two commits, the verdict is not
+    PASS."""
     made = job()
     made.manifest = made.manifest.model_copy(update={"code": sent})
     for kind, seen in made.objects:
@@ -225,7 +228,7 @@ def test_branch_that_moved_between_attempts(sent: SentCode | None, source: str, 
 
 @pytest.mark.parametrize(("source", "commits"), [("git", "aa"), ("zip", "ab")])
 def test_same_commit_and_code_that_user_synced_pass(source: str, commits: str, tmp_path: Path) -> None:
-    """Contract: a user who syncs new code means to change it."""
+    """Contract: code that the user synced is not a mismatch."""
     made = job()
     for kind, seen in made.objects:
         if kind == "pod":
@@ -235,7 +238,7 @@ def test_same_commit_and_code_that_user_synced_pass(source: str, commits: str, t
 
 
 def test_image_that_one_node_had_and_other_pulled(tmp_path: Path) -> None:
-    """Contract: a registry's digest is no other image than a local id, as far as anybody knows."""
+    """Contract: a registry digest and a local image id cannot be compared, so they are not a mismatch."""
     made = job(SENT.model_copy(update={"image_id": None, "ours": False}))
     for kind, seen in made.objects:
         for status in seen.object["status"].get("containerStatuses", []) if kind == "pod" else []:
@@ -245,7 +248,7 @@ def test_image_that_one_node_had_and_other_pulled(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_does_not_report_its_code(tmp_path: Path) -> None:
-    """Contract: there is no PASS about code that is not known, and no guess either."""
+    """Contract: if a rank's code is not known, the verdict is UNKNOWN."""
     made = job()
     made.truth[1] = [line for line in made.truth[1] if not isinstance(line, TruthCode)]
     verdict = judge(made.write(tmp_path))
@@ -255,13 +258,13 @@ def test_a_rank_that_does_not_report_its_code(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("facts", [[("error", "PermissionError", "no")], []])
 def test_a_rank_that_could_not_look(facts: Facts, tmp_path: Path) -> None:
-    """Contract: no more is claimed than that it is not known."""
+    """Contract: the verdict states only that the code is not known."""
     verdict = judge(job(first=facts, last=[]).write(tmp_path))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "run.evidence_missing", [1])
 
 
 def test_an_image_and_worker_of_the_users_own(tmp_path: Path) -> None:
-    """Contract: where nothing was sent, a recorder that reports no code proves nothing against the run."""
+    """Contract: if no code was sent, a recorder that reports no code is not held against the run."""
     made = job(SentCode(image="mine:1"))
     for rank, lines in made.truth.items():
         made.truth[rank] = [line for line in lines if not isinstance(line, TruthCode)]
@@ -271,14 +274,14 @@ def test_an_image_and_worker_of_the_users_own(tmp_path: Path) -> None:
 
 
 def test_files_of_the_users_own_image_are_no_mismatch(tmp_path: Path) -> None:
-    """Contract: only a folder that the harness alone filled holds nothing else."""
+    """Contract: additional files are a mismatch only in a folder that the harness alone has filled."""
     more = [*code_facts(last=True), ("ran", "/workspace/more.py", C), ("client", "/site/pluto/op.py", "")]
     sent = SENT.model_copy(update={"whole": [], "ours": False})
     assert judge(job(sent, last=more).write(tmp_path)).verdict == "PASS"
 
 
 def test_a_report_that_was_cut_proves_no_missing_file(tmp_path: Path) -> None:
-    """Contract: a file counts as missing only where the rank has told all files that were there."""
+    """Contract: a file counts as missing only if the rank reported all of its files."""
     few = [fact for fact in code_facts() if fact[0] != "whole" and not fact[1].endswith("steps.py")]
     last = [fact for fact in code_facts(last=True) if not fact[1].endswith("steps.py")]
     assert judge(job(first=few, last=last).write(tmp_path)).verdict == "PASS"
@@ -298,7 +301,7 @@ ROOT = tempfile.TemporaryDirectory(prefix="code-")
 
 @cache
 def upgraded(name: str) -> Path:
-    """A recorded bundle of a PASS, as a harness that checks code would have recorded it."""
+    """Return a recorded bundle with a PASS, with code facts added, as if the harness had recorded them."""
     bundle = extract(Path(f"tests/recorded/{name}.tar.xz"), Path(ROOT.name) / name)
     manifest = json.loads((bundle / "manifest.json").read_text())
     pods = (bundle / "objects/pod.jsonl").read_text()
@@ -328,7 +331,7 @@ def copied(name: str) -> Iterator[Path]:
 
 @pytest.mark.parametrize("name", PASSES)
 def test_a_recorded_pass_with_its_code_is_a_pass(name: str) -> None:
-    """Contract: the bundles that the property starts from."""
+    """Contract: the bundles to which the next property is applied are PASS."""
     verdict = judge(Bundle.open(upgraded(name)))
     assert verdict.verdict == "PASS"
     assert check(verdict).result == "PASS"
@@ -337,8 +340,8 @@ def test_a_recorded_pass_with_its_code_is_a_pass(name: str) -> None:
 @given(st.data())
 @settings(slow, max_examples=300 if NIGHTLY else 15)
 def test_any_changed_digest_makes_no_pass(data: st.DataObject) -> None:
-    """Contract: any one digest or version that a rank told or that was sent, changed in any healthy bundle,
-    is launch.code_mismatch.
+    """Property: if any digest or version, sent or reported by a rank, is changed in a healthy bundle, the
+    cause is launch.code_mismatch.
     """
     name = data.draw(st.sampled_from(PASSES))
     with copied(name) as bundle:

@@ -1,4 +1,5 @@
-"""Timeouts in collective operations, in the words of public reports: which rank did not take part, if any.
+"""Timeouts in collective operations, with logs from public bug reports: the rank that did not take part, if
+any.
 
 pytorch#118369, nccl#1111, verl#1158, LlamaFactory#7396 and #8261, OFA#271, AnySplat#61, OpenRLHF#624,
 sglang#3226, gpustack#2125, dmlcloud#47, aws-ofi-nccl#161 and #663, nccl#426.
@@ -30,7 +31,8 @@ def timed_out(
     group: str = "0(default_pg)",
     label: bool = True,
 ) -> list[str]:
-    """Return what NCCL's watchdog logs for a rank that waited in vain. `label` adds PyTorch's rank label."""
+    """Return the lines that NCCL's watchdog logs for a rank whose collective timed out. `label` adds
+    PyTorch's rank label."""
     sizes = "" if elements is None else f"NumelIn={elements}, NumelOut={elements}, "
     work = f"WorkNCCL(SeqNum={number}, OpType={operation}, {sizes}Timeout(ms)=600000)"
     why = (
@@ -51,14 +53,14 @@ def timed_out(
 
 
 def old(rank: int, number: int) -> list[str]:
-    """Return what PyTorch 1.13 logs."""
+    """Return the lines that PyTorch 1.13 logs."""
     work = f"WorkNCCL(SeqNum={number}, OpType=ALLREDUCE, Timeout(ms)=1800000)"
     text = f"[Rank {rank}] Watchdog caught collective operation timeout: {work} ran for 1802212 milliseconds "
     return [f"[E {SOURCE}:737] {text}before timing out."]
 
 
 def dumped(rank: int, enqueued: int) -> list[str]:
-    """Return what a rank logs that has not timed out, but is ended because another rank has."""
+    """Return the lines that a rank logs if it is ended because another rank has timed out."""
     text = (
         "Received a dump signal due to a collective timeout from rank 0 and we will try our best to dump the "
     )
@@ -69,7 +71,7 @@ def dumped(rank: int, enqueued: int) -> list[str]:
 
 
 def lost(rank: int) -> list[str]:
-    """Return what a rank logs whose RDMA connection was given up."""
+    """Return the lines that a rank logs if its RDMA connection failed."""
     detail = (
         f"NET/IB: Got completion from peer 10.0.0.{rank}<40000> with status=12 opcode=0 len=0 vendor err 129"
     )
@@ -77,12 +79,12 @@ def lost(rank: int) -> list[str]:
 
 
 def mesh(rank: int, reason: str = "pair.cc:144] no error") -> list[str]:
-    """Return what gloo raises if a rank cannot connect to all others."""
+    """Return gloo's exception for a rank that cannot connect to all others."""
     return [f"[rank{rank}]: RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/{reason}"]
 
 
 def libfabric(rank: int, message: str) -> list[str]:
-    """Return what NCCL raises if its plug-in for libfabric fails."""
+    """Return NCCL's exception if its plug-in for libfabric fails."""
     text = f"node:79:79 [0] nccl_net_ofi:459 NCCL WARN NET/OFI {message}"
     return [
         text,
@@ -91,7 +93,7 @@ def libfabric(rank: int, message: str) -> list[str]:
 
 
 def infiniband(rank: int, completion: str) -> list[str]:
-    """Return what NCCL raises if its connection through InfiniBand or RoCE fails."""
+    """Return NCCL's exception if its connection through InfiniBand or RoCE fails."""
     text = f"w-1:946:988 [0] transport/net_ib.cc:839 NCCL WARN NET/IB : Got completion {completion}"
     return [
         text,
@@ -199,7 +201,7 @@ CASES = {
 
 
 def ended(job: bundles.Job) -> bundles.Job:
-    """Return the job, all of whose pods ended in the same second."""
+    """Return the job, after all of its pods have ended in the same second."""
     for index in range(job.nodes):
         job.ended(index, 12, 1, message=json.dumps({"exit": 1}))
     job.jobset(15, "Failed")
@@ -248,7 +250,7 @@ def test_ranks_asked_to_stop_have_not_lost_peer(judged):
 
 
 def of_eight(lines: dict[int, list[str]]) -> bundles.Job:
-    """Return a job of two pods with four ranks each, whose logs are in `lines`, by rank."""
+    """Return a job of two pods with four ranks each. `lines` maps ranks to their logs."""
     job = bundles.healthy(per_node=4)
     job.drop("workload", 2)
     job.drop("jobset", 2)
@@ -274,7 +276,8 @@ def test_a_rank_that_called_one_operation_more_is_accused(judged):
 
 
 def test_process_groups_are_compared_apart(judged):
-    """Contract: the numbers count the operations of one group. Those of two groups cannot be compared."""
+    """Contract: sequence numbers count the operations in one process group, so they are not compared across
+    groups."""
     group = {rank: f"{1 + rank // 4}(mesh_tp)" for rank in range(8)}
     lines = {rank: timed_out(rank, 7 + 20 * (rank // 4), group=group[rank]) for rank in range(8)}
     verdict = judged(of_eight(lines))
@@ -290,7 +293,7 @@ def test_an_earlier_attempt_is_not_compared(judged):
 
 
 def test_rank_that_job_does_not_have_is_not_accused(judged):
-    """Contract: a program can print any line, also numbers that Python refuses to read."""
+    """Contract: a program can print any line, even numbers that are too long for Python to parse."""
     job = failing()
     forged = f"RuntimeError: Rank 7 failed to pass monitoredBarrier in 9 ms; [rank{'9' * 5000}]: x"
     says(job, 0, [*timed_out(0, 7), *timed_out(99, 9)], code=-6)

@@ -30,7 +30,7 @@ BUNDLES = (
 
 
 def packed(bundle: Path, to: Path) -> Path:
-    """Copy a bundle, all rows of which are then in columns."""
+    """Copy a bundle, and convert all of its rows to columns."""
     source = Bundle.open(bundle)
     shutil.copytree(bundle, to)
     for path in sorted((bundle / "truth").glob("*.jsonl")):
@@ -58,7 +58,7 @@ def packed(bundle: Path, to: Path) -> Path:
 
 
 def verdict_document(bundle: Bundle) -> dict[str, object]:
-    """Return the verdict without line numbers: a line in columns stands for many."""
+    """Return the verdict without line numbers, because a line with columns contains many rows."""
     document = judge(bundle).model_dump(mode="json")
     document["next"] = [line.replace(str(bundle.path), "BUNDLE") for line in document["next"]]
     for item in (document, *document["checks"]):
@@ -67,12 +67,13 @@ def verdict_document(bundle: Bundle) -> dict[str, object]:
 
 
 WHOLE = [name for name in JOBS if name != "cut off"]
-"""A line that was cut is not written again by `packed`."""
+"""Bundles without truncated lines, which `packed` would not copy."""
 
 
 @pytest.mark.parametrize("name", [*WHOLE, *BUNDLES])
 def test_verdict_is_same_of_lines_and_of_columns(name: str, tmp_path: Path) -> None:
-    """Contract: verdict, cause, ranks, explanations and checks; and `harness diff` finds no difference."""
+    """Contract: the verdict, cause, ranks, explanations and checks are equal, and `harness diff` finds no
+    difference."""
     lines = written(name) if name in JOBS else extract(RECORDED / f"{name}.tar.xz", tmp_path / "lines")
     one, other = Bundle.open(lines), Bundle.open(packed(lines, tmp_path / "columns"))
     assert verdict_document(one) == verdict_document(other)
@@ -87,7 +88,8 @@ def test_verdict_is_same_of_lines_and_of_columns(name: str, tmp_path: Path) -> N
 
 
 def test_damage_counts_though_another_check_has_seen_it(tmp_path: Path) -> None:
-    """Contract: a rank's record with a damaged line is incomplete, whoever read that file before."""
+    """Contract: a rank's record with a damaged line is incomplete, even if another check has already read the
+    file."""
     shutil.copytree(written("healthy"), tmp_path / "bundle")
     file = tmp_path / "bundle/truth/0.jsonl"
     file.write_text("no record\n" + file.read_text())

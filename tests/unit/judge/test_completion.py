@@ -1,4 +1,4 @@
-"""A job that does not complete: each way has its own cause, its ranks, and a sentence that names them."""
+"""Jobs that do not complete: each reason has its own cause, and the explanation names the ranks."""
 
 import json
 
@@ -12,7 +12,7 @@ from harness.judge.catalogue import CAUSES
 
 
 def never_ran(job: bundles.Job) -> bundles.Job:
-    """Cut a healthy job to what was seen before any pod existed."""
+    """Return a healthy job without pods, data from ranks and later states of its objects."""
     for kind in ("pod", "jobset", "workload"):
         job.drop(kind, 0 if kind == "pod" else 1)
     job.truth, job.logs, job.runs, job.attachments, job.points = {}, {}, [], [], []
@@ -21,7 +21,7 @@ def never_ran(job: bundles.Job) -> bundles.Job:
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(1, 1), (2, 1), (2, 2), (3, 4)])
 def test_a_healthy_job_passes_every_check(judged, nodes, per_node):
-    """Contract: a job that completed, with every point in one run, is a PASS; each check says what it saw."""
+    """Contract: a completed job with all points in one run is a PASS, and each check has an explanation."""
     verdict = judged(bundles.healthy(nodes, per_node))
     assert verdict.verdict == "PASS", verdict
     assert (verdict.cause, verdict.ranks, verdict.consequences) == (None, [], [])
@@ -30,7 +30,7 @@ def test_a_healthy_job_passes_every_check(judged, nodes, per_node):
 
 
 def test_a_crash_names_rank_node_code_and_last_line(judged):
-    """Contract: the first rank to fail is the cause; pods deleted because of it are consequences."""
+    """Contract: the first rank that fails is the cause, and the deletion of other pods is a consequence."""
     job = bundles.healthy()
     bundles.crash(job, 1, code=3)
     verdict = judged(job)
@@ -50,7 +50,7 @@ def test_a_crash_names_rank_node_code_and_last_line(judged):
 
 
 def test_torchrun_names_the_local_rank(judged):
-    """Contract: with several ranks per pod, torchrun's report says which of them failed first."""
+    """Contract: if a pod has several ranks, torchrun's report shows which of them failed first."""
     job = bundles.healthy(2, 4)
     bundles.crash(job, 1, code=7)
     report = [
@@ -63,7 +63,8 @@ def test_torchrun_names_the_local_rank(judged):
 
 
 def test_rank_that_lost_its_peer_is_not_cause(judged):
-    """Contract: of two ranks that end within a moment, the one that only lost its peer follows the other."""
+    """Contract: if two ranks end at almost the same time, the one that lost its peer is a consequence of the
+    other."""
     job = bundles.healthy()
     bundles.crash(job, 1, when=13)
     job.drop_pod(0, after=10)
@@ -84,7 +85,7 @@ def test_rank_that_lost_its_peer_is_not_cause(judged):
     ],
 )
 def test_how_a_container_ended(judged, code, reason, cause, words):
-    """Contract: out of memory, a signal and an exit code are told apart."""
+    """Contract: an out-of-memory kill, a signal and an exit code have different causes."""
     job = bundles.healthy()
     bundles.crash(job, 0)
     job.drop_pod(0, after=10)
@@ -96,7 +97,8 @@ def test_how_a_container_ended(judged, code, reason, cause, words):
 
 
 def test_an_exit_code_that_the_shell_swallowed(judged):
-    """Contract: a container that exits 0 while konduktor's message says otherwise has crashed."""
+    """Contract: if konduktor's message contains a nonzero exit code, the rank has crashed even if its
+    container exited with 0."""
     job = bundles.healthy()
     job.drop_pod(1, after=10)
     job.ended(1, 30, 0, message=json.dumps({"exit": 4}))
@@ -106,7 +108,7 @@ def test_an_exit_code_that_the_shell_swallowed(judged):
 
 
 def test_an_unschedulable_rank_quotes_the_scheduler_message(judged):
-    """Contract: the verdict has the scheduler's own message, and the rank that has no node."""
+    """Contract: the verdict quotes the scheduler's message and names the rank without a node."""
     job = stuck(bundles.healthy(), keep=1)
     why = cond("PodScheduled", "False", "Unschedulable", "0/3 nodes are available: 3 Insufficient cpu")
     job.pod(0, 6, "Running", {"running": {}})
@@ -117,7 +119,7 @@ def test_an_unschedulable_rank_quotes_the_scheduler_message(judged):
 
 
 def test_a_rank_without_a_pod(judged):
-    """Contract: a rank that never had a pod is named, with the events that say why."""
+    """Contract: a rank that never had a pod is named, with the events that contain the reason."""
     job = stuck(bundles.healthy(), keep=3)
     job.drop_pod(1)
     about = {
@@ -137,7 +139,8 @@ def test_a_rank_without_a_pod(judged):
 
 
 def test_ranks_on_one_node(judged):
-    """Contract: ranks that share a node where two were asked for are a FAIL of their own."""
+    """Contract: if two nodes were requested but the ranks share one node, the verdict is FAIL with its own
+    cause."""
     job = bundles.healthy()
     for kind, seen in job.objects:
         if kind == "pod" and "nodeName" in seen.object["spec"]:
@@ -146,7 +149,7 @@ def test_ranks_on_one_node(judged):
 
 
 def test_rendezvous_names_who_never_came(judged):
-    """Contract: the rank that did not come is named, and the rank that waited is the evidence."""
+    """Contract: the rank that did not join is named, and the rank that waited for it is the evidence."""
     job = stuck(bundles.healthy(), keep=3)
     job.truth = {}
     error = "DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined"
@@ -179,7 +182,7 @@ def test_rendezvous_names_who_never_came(judged):
     ],
 )
 def test_what_the_last_lines_say(judged, line, cause):
-    """Contract: before its first row, a rank's last error tells DNS, TCP and tracker apart."""
+    """Contract: the last error before a rank's first row distinguishes DNS, TCP and tracker problems."""
     job = bundles.healthy()
     bundles.crash(job, 1, code=1)
     job.truth = {}
@@ -215,7 +218,7 @@ ValueError: min() iterable argument is empty"""
     ],
 )
 def test_kernel_without_cpu_frequency_is_cause_only_in_client(judged, traceback, cause):
-    """Contract: the same error of other code is a crash of the rank."""
+    """Contract: the same error in code other than the client is a crash of the rank."""
     job = bundles.healthy()
     bundles.crash(job, 1, code=1)
     job.truth = {}
@@ -226,7 +229,8 @@ def test_kernel_without_cpu_frequency_is_cause_only_in_client(judged, traceback,
 
 
 def test_a_hang_is_named_by_its_most_silent_rank(judged):
-    """Contract: the ranks still running are named. What the harness then kills is not their failure."""
+    """Contract: the ranks that are still running are named. They do not count as failed because the harness
+    kills them."""
     job = stuck(bundles.healthy(), keep=3)
     timed_out(job, 40)
     job.logs[job.pod_name(1)] = [f"{at(9, True)} step 3"]
@@ -241,7 +245,8 @@ def test_a_hang_is_named_by_its_most_silent_rank(judged):
 
 
 def test_a_stage_that_failed_is_judged_like_any_other(judged):
-    """Contract: a failure to provision has its cause. One without a cause is UNKNOWN."""
+    """Contract: a failed stage's cause becomes the verdict's cause. Without a cause, the verdict is
+    UNKNOWN."""
     job = bundles.Job()
     failed = Stage(
         name="cluster", started_at="t", seconds=3, ok=False, error="no daemon", cause="docker.daemon_down"
@@ -255,7 +260,7 @@ def test_a_stage_that_failed_is_judged_like_any_other(judged):
 
 
 def test_a_launch_that_made_nothing(judged):
-    """Contract: an exit code 0 of the launcher without an object is a FAIL."""
+    """Contract: if the launcher exits with 0 but creates no object, the verdict is FAIL."""
     job = never_ran(bundles.healthy())
     launch = job.manifest.launch.model_copy(update={"uid": None, "object_name": None})
     job.manifest = job.manifest.model_copy(update={"launch": launch})
@@ -270,7 +275,7 @@ def test_a_launch_that_made_nothing(judged):
     ],
 )
 def test_a_harness_that_stopped_early_knows_nothing(judged, change, cause):
-    """Contract: UNKNOWN, not FAIL, when nothing is wrong but the harness did not see the end."""
+    """Contract: if the harness stopped before the job's end and nothing failed, the verdict is UNKNOWN."""
     job = stuck(bundles.healthy(), keep=3)
     job.manifest = job.manifest.model_copy(update=change)
     verdict = judged(job)
@@ -278,7 +283,7 @@ def test_a_harness_that_stopped_early_knows_nothing(judged, change, cause):
 
 
 def test_a_log_with_a_gap_is_no_pass(judged):
-    """Contract: a log known to be incomplete leaves the verdict UNKNOWN."""
+    """Contract: if a log is known to be incomplete, the verdict is UNKNOWN."""
     job = bundles.healthy()
     gap = f"{job.pod_name(1)}-{bundles.CONTAINER}: the log could not be read to the end"
     job.manifest = job.manifest.model_copy(update={"log_gaps": [gap]})
@@ -298,7 +303,7 @@ def test_a_pod_that_somebody_deleted(judged):
 
 
 def test_every_cause_named_is_in_the_list(judged):
-    """Contract: verdicts and consequences use registered causes."""
+    """Contract: the verdict and all checks use registered causes."""
     job = bundles.healthy()
     bundles.crash(job, 1)
     verdict = judged(job)
@@ -308,7 +313,8 @@ def test_every_cause_named_is_in_the_list(judged):
 @pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM", "a bug", None])
 @pytest.mark.parametrize("when", [0.5, 1.2, 1.7, 3.2, 4.05, 4.7, 5.05, 8.5, 12, 31])
 def test_a_healthy_job_that_is_interrupted_never_fails(judged, signal, when):
-    """Contract: what had not come yet when the harness was stopped or killed fails no check."""
+    """Contract: if the harness is stopped or killed, no check fails because of evidence that does not exist
+    yet."""
     job = bundles.healthy()
     job.objects = [pair for pair in job.objects if pair[1].received_at <= at(when, True)]
     job.truth = {rank: lines[: int(when) // 2] for rank, lines in job.truth.items()}
@@ -329,7 +335,8 @@ def test_a_healthy_job_that_is_interrupted_never_fails(judged, signal, when):
 
 
 def test_a_full_disk_names_who_holds_it(tmp_path):
-    """Contract: the largest holders are in the explanation, and what frees them is in `next`."""
+    """Contract: the explanation lists the largest consumers of disk space, and `next` contains the commands
+    that free it."""
     job = bundles.healthy()
     error = "manifest.json could not be written: No space left on device"
     full = Stage(
@@ -354,7 +361,8 @@ def test_a_full_disk_names_who_holds_it(tmp_path):
 
 @pytest.mark.parametrize(("mark", "whole"), [(True, True), (False, False)])
 def test_a_log_that_stops_early(judged, mark, whole):
-    """Contract: a log without the line of the exit code is not complete, though nothing reported a gap."""
+    """Contract: a log without the line that contains the exit code is incomplete, even if no gap was
+    reported."""
     job = bundles.healthy()
     job.manifest = job.manifest.model_copy(update={"watched": ["pod"]})
     for index in range(2):
@@ -390,7 +398,7 @@ def test_a_host_network_port_conflict_names_pod_or_node(judged, other, message):
 
 @pytest.mark.parametrize("why", ["i/o timeout", "connect: connection refused", "connect: no route to host"])
 def test_an_unreachable_kubelet_explains_an_unread_log(judged, why: str) -> None:
-    """What lies in a log that nobody could read says nothing of its rank."""
+    """Contract: a log that could not be read proves nothing about its rank."""
     job = bundles.healthy()
     error = f"HTTP 500: Get https://10.0.0.2:10250/containerLogs/x: dial tcp 10.0.0.2:10250: {why}"
     gap = f"{job.pod_name(1)}-{bundles.CONTAINER}: {error}"
@@ -402,7 +410,8 @@ def test_an_unreachable_kubelet_explains_an_unread_log(judged, why: str) -> None
 
 
 def test_harness_stopped_while_pods_ran_misses_nothing(judged):
-    """Contract: a pod that waited for a node got one at the moment at which the harness gave the job up."""
+    """Contract: if the pods are running when the harness stops, the verdict does not report a missing node.
+    One of these pods got its node only at the last moment."""
     job = bundles.healthy()
     job.drop("workload", 2)
     job.drop("jobset", 2)

@@ -1,4 +1,4 @@
-"""Containers and pods that cannot start: the reason that Kubernetes gives has its own cause."""
+"""Containers and pods that cannot start: each reason that Kubernetes reports has its own cause."""
 
 import json
 
@@ -25,7 +25,7 @@ from bundles import at, stuck
     ],
 )
 def test_each_container_waiting_reason_has_its_cause(judged, reason, message, cause):
-    """Contract: each waiting reason of a container has its cause, and nothing is said of points then."""
+    """Contract: each waiting reason of a container has its own cause, and points are not judged."""
     job = stuck(bundles.healthy())
     job.truth, job.logs, job.runs, job.attachments, job.points = {}, {}, [], [], []
     for index in range(2):
@@ -63,7 +63,7 @@ def test_a_command_that_cannot_be_started(judged, message, cause):
     ],
 )
 def test_an_image_that_lacks_what_the_job_needs(judged, line, code, cause):
-    """Contract: the image is the cause of an exit code when the rank's last words say so."""
+    """Contract: the image is the cause of an exit code if the rank's last log lines show this."""
     job = bundles.healthy()
     bundles.crash(job, 0)
     job.drop_pod(0, after=10)
@@ -76,7 +76,7 @@ def test_an_image_that_lacks_what_the_job_needs(judged, line, code, cause):
 
 
 def test_every_rank_of_an_image_that_lacks_something(judged):
-    """Contract: every rank uses the image, so ranks that ended alike are named together."""
+    """Contract: every rank uses the image, so ranks that ended in the same way are named together."""
     job = bundles.healthy()
     bundles.crash(job, 0)
     job.truth = {}
@@ -89,7 +89,7 @@ def test_every_rank_of_an_image_that_lacks_something(judged):
 
 
 def test_a_pull_policy_that_ignores_the_node_s_image(judged):
-    """Contract: the verdict tells a reader who sees the image on the node why it is not used."""
+    """Contract: if the node has the image, the verdict explains why the image is not used."""
     job = stuck(bundles.healthy())
     for index in range(2):
         job.pod(index, 9, "Pending", {"waiting": {"reason": "ErrImagePull", "message": "connection refused"}})
@@ -102,7 +102,8 @@ def test_a_pull_policy_that_ignores_the_node_s_image(judged):
 
 
 def kept_from_starting(job, reason, message, *times):
-    """Keep the pod of rank 1 from starting, as its kubelet says at these seconds."""
+    """Keep the pod of rank 1 from starting. Its kubelet reports the reason in an Event at each of `times`, in
+    seconds."""
     job.drop_pod(1)
     job.pod(1, 6, "Pending", {"waiting": {"reason": "ContainerCreating"}})
     uid = next(s.object["metadata"]["uid"] for k, s in reversed(job.objects) if k == "pod")
@@ -122,7 +123,7 @@ def kept_from_starting(job, reason, message, *times):
     ],
 )
 def test_what_keeps_a_pod_from_starting_is_told(judged, reason, message, cause):
-    """Contract: the kubelet's own words are the cause, however the job was ended meanwhile."""
+    """Contract: the kubelet's message determines the cause, and the verdict quotes it."""
     job = stuck(bundles.healthy(), keep=3)
     kept_from_starting(job, reason, message, 7, 9, 15)
     verdict = judged(job)
@@ -131,7 +132,7 @@ def test_what_keeps_a_pod_from_starting_is_told(judged, reason, message, cause):
 
 
 def test_warning_of_moment_keeps_no_pod_from_starting(judged):
-    """Contract: the kubelet tries again, so that what it said once proves nothing."""
+    """Contract: the kubelet retries, so a warning that it did not repeat for long proves nothing."""
     job = stuck(bundles.healthy(), keep=3)
     kept_from_starting(job, "FailedMount", "timed out waiting for the cache", 7, 8)
     assert judged(job).cause != "scheduling.volume_failed"

@@ -16,7 +16,7 @@ Judged = Callable[[bundles.Job], Verdict]
 
 
 def first_pods(job: bundles.Job, job_uid: str = "job-1", when: float = 2) -> None:
-    """Add pods that both nodes had before those of the healthy job, owned by another Job or the same."""
+    """Add earlier pods for both nodes of the healthy job, owned by the same Job or by another one."""
     states = job.objects
     job.objects = []
     for index in range(job.nodes):
@@ -50,9 +50,8 @@ def test_job_of_jobset_is_deleted_and_made_again(judged: Judged) -> None:
 
 
 def test_who_edited_the_job_before_its_pods_were_replaced(judged: Judged) -> None:
-    """Contract: the JobSet's Job is suspended and resumed: its controller deletes the pods, and says nothing.
-
-    The verdict names the edit of what owns the pods.
+    """Contract: if a user suspends and resumes the JobSet's Job, its controller deletes the pods without an
+    Event. The verdict names the edit of the Job.
     """
     job = bundles.healthy()
     first_pods(job, job_uid="job-2")
@@ -85,7 +84,7 @@ def suspended(job: bundles.Job, manager: str) -> None:
 
 
 def test_a_jobset_that_somebody_suspends_and_resumes(judged: Judged) -> None:
-    """Contract: the verdict says who suspended it and when."""
+    """Contract: the verdict names the user who suspended the JobSet, and the time."""
     job = bundles.healthy()
     first_pods(job, job_uid="job-2")
     suspended(job, "kubectl-patch")
@@ -111,7 +110,7 @@ def test_kueue_may_suspend_and_admit_again(judged: Judged) -> None:
 
 
 def test_a_workload_that_somebody_deletes(judged: Judged) -> None:
-    """Contract: Kueue suspends the job and makes another Workload; the deletion is named."""
+    """Contract: the deletion is named. Kueue suspends the job and creates another Workload."""
     job = bundles.healthy()
     first_pods(job, job_uid="job-2")
     suspended(job, "kueue")
@@ -129,7 +128,7 @@ def test_a_workload_that_somebody_deletes(judged: Judged) -> None:
 
 @pytest.mark.parametrize(("limit", "expected"), [(1, "PASS"), (0, "FAIL")])
 def test_a_jobset_restarts_as_often_as_it_may(judged: Judged, limit: int, expected: str) -> None:
-    """Contract: the JobSet's maxRestarts decides."""
+    """Contract: the JobSet's maxRestarts determines the number of allowed restarts."""
     job = bundles.healthy()
     first_pods(job)
     for kind, seen in job.objects:
@@ -216,7 +215,7 @@ def test_container_with_restart_rules_of_its_own(
 
 
 def test_a_kubelet_that_starts_a_container_again(judged: Judged) -> None:
-    """Contract: restartPolicy Always runs a rank twice, which nothing in a training job asks for."""
+    """Contract: restartPolicy Always runs a rank twice, which a training job does not expect."""
     job = bundles.healthy()
     for kind, seen in job.objects:
         for status in seen.object["status"].get("containerStatuses", []) if kind == "pod" else []:

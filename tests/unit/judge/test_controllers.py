@@ -1,4 +1,4 @@
-"""Causes for steps that JobSet and Kueue did not take, and for nodes that were lost."""
+"""Causes for actions that JobSet and Kueue did not take, and for lost nodes."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def node(job: bundles.Job, index: int, when: float, status: str, **more: Any) ->
 
 
 def without_end(pods: bool = True) -> bundles.Job:
-    """Return a job that the observer stopped to wait for before its JobSet reported any end."""
+    """Return a job whose observer stopped waiting before the JobSet reported its end."""
     job = bundles.healthy()
     job.drop("jobset", 2)
     job.drop("workload", 2)
@@ -42,7 +42,8 @@ def judged(job: bundles.Job, path: Path) -> Verdict:
 
 
 def test_kueue_makes_no_workload(tmp_path: Path) -> None:
-    """Kueue that is up and does nothing is another cause than Kueue that is down."""
+    """There are different causes for a Kueue that is running but inactive and for a Kueue that is not
+    running."""
     job = without_end(pods=False)
     job.drop("workload")
     job.drop("jobset", 1)
@@ -65,7 +66,8 @@ def test_jobset_makes_no_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("controller", ["jobset", "kueue"])
 def test_a_job_whose_pods_ended_and_that_does_not(tmp_path: Path, controller: str) -> None:
-    """The job's controller is down, or Kueue's webhooks that stand between the pods and the Job are."""
+    """Either the job's controller is not running, or Kueue is not running, whose webhooks intercept requests
+    for the Job."""
     job = without_end()
     assert judged(job, tmp_path).cause == "controllers.jobset_not_reconciling"
     deployment(job, controller, 1)
@@ -84,7 +86,8 @@ def test_a_harness_that_was_stopped_proves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("when", [12, 12.9])
 def test_a_job_that_was_deleted(tmp_path: Path, when: float, ended: bool) -> None:
-    """The pods are deleted because the job was, also where whole seconds put them before its deletion."""
+    """The job's deletion is the cause of its pods' deletion, even if rounding to whole seconds reverses their
+    order."""
     job = without_end()
     for index in range(2):
         job.drop_pod(index, after=10)
@@ -116,7 +119,7 @@ def test_a_node_that_stops_answering(tmp_path: Path) -> None:
 
 
 def test_a_crash_before_node_loss_is_a_consequence(tmp_path: Path) -> None:
-    """A node becomes Unknown long after it was lost, so what happened in between is a consequence."""
+    """A node becomes Unknown long after it was lost, so anything that failed in between is a consequence."""
     job = lost(when=31)
     job.ended(0, 25, 1)
     verdict = judged(job, tmp_path)
@@ -182,7 +185,7 @@ POLICY = (
     [("Job", "FailedCreate"), ("DaemonSet", "FailedCreate"), ("JobSet", "JobCreationFailed")],
 )
 def test_pods_that_a_policy_refuses(tmp_path: Path, kind: str, reason: str) -> None:
-    """The API server's own sentence is the cause, whichever controller repeats it."""
+    """The API server's message determines the cause, whichever controller reports it."""
     job = without_end(pods=False)
     deployment(job, "jobset", 1)
     refused(job, kind, POLICY, reason)
@@ -258,7 +261,7 @@ def test_pods_that_a_policy_refuses(tmp_path: Path, kind: str, reason: str) -> N
     ],
 )
 def test_the_advice_fits_a_refusal(tmp_path: Path, kind, reason, message, cause, advice) -> None:
-    """Contract: a webhook of others is not called one of JobSet or Kueue, and a missing object is named."""
+    """Contract: other webhooks are not attributed to JobSet or Kueue, and a missing object is named."""
     job = without_end(pods=False)
     job.see("job", 3, {"kind": "Job", "metadata": {"name": "workers-0", "uid": "job"}})
     refused(job, kind, message, reason)
@@ -308,7 +311,7 @@ def test_a_refusal_that_was_over_is_no_cause(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("addresses", "serves"), [([], False), (["10.0.0.7"], True)])
 def test_a_webhook_without_endpoints(tmp_path: Path, addresses: list[str], serves: bool) -> None:
-    """What a controller cannot do because its own webhooks are not reached is no fault of the controller."""
+    """A controller is not accused of inactivity if its own webhooks cannot be reached."""
     job = without_end(pods=False)
     job.drop("workload")
     job.drop("jobset", 1)
@@ -323,7 +326,7 @@ def test_a_webhook_without_endpoints(tmp_path: Path, addresses: list[str], serve
 
 
 def test_a_preempted_job_is_no_fault_of_jobset(tmp_path: Path) -> None:
-    """A JobSet that Kueue suspended does not end: that says nothing about its controller."""
+    """A JobSet that Kueue has suspended does not end, so its controller is not accused."""
     job = without_end()
     job.jobset(31, suspend=True)
     job.workload(31, [cond("Evicted", "True", "Preempted", "to accommodate another")])
@@ -346,7 +349,7 @@ DENIED = 'HTTP 403: admission webhook "vworkload.kb.io" denied the request: spec
 def asked(
     job: bundles.Job, path: Path, *runs: tuple[float, str, str | None, bool], user: str | None = KUEUE
 ) -> Verdict:
-    """Judge with these dry runs: when, kind, refusal, and whether such an object was awaited."""
+    """Judge with these dry runs: (time, kind, error message, whether an object of this kind was awaited)."""
     folder = job.write(path / "run").path
     lines = [
         DryRun(at=at(when), kind=kind, name="x-dry-run", user=user, awaited=awaited, message=message)
@@ -382,7 +385,8 @@ def test_a_webhook_outage_is_reported_with_both_responses(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("message", [None, DENIED, "HTTP 400: webhook x does not support dry run"])
 def test_a_dry_run_that_shows_no_cause_changes_nothing(tmp_path: Path, message: str | None) -> None:
-    """A Workload that Kueue's own webhook denies shows a difference from the one that Kueue would write."""
+    """If Kueue's own webhook denies the harness's Workload, the Workload differs from the one that Kueue
+    would create."""
     verdict = asked(waiting_for_kueue(), tmp_path, (9, "Workload", message, True))
     assert (verdict.verdict, verdict.cause) == ("FAIL", "controllers.kueue_not_reconciling")
 
@@ -397,7 +401,7 @@ def test_a_policy_that_refuses_pods_in_silence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("user", [KUEUE, None])
 def test_a_rule_counts_where_it_refuses_the_controller(tmp_path: Path, user: str | None) -> None:
-    """A rule that refuses the harness may let the controller through."""
+    """A rule that rejects the harness's request may accept the controller's request."""
     verdict = asked(waiting_for_kueue(), tmp_path, (9, "Workload", f"HTTP 422: {POLICY}", True), user=user)
     assert verdict.cause == ("launch.pods_refused" if user else "controllers.kueue_not_reconciling")
     assert POLICY in verdict.explanation

@@ -1,4 +1,4 @@
-"""The judge of admitted recorders: a digest that fits is a proof, and everything else is never a PASS."""
+"""The judge of recorders in admitted pods: only matching digests lead to a PASS."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ LOGGED = st.lists(
 def test_what_arrived_passes_and_what_did_not_never_does(
     logged: list[tuple[str, int, float]], max_rows: int, chance: random.Random
 ) -> None:
-    """The order of arrival and repeated uploads do not matter. One point less or another value does."""
+    """The order of arrival and repeated uploads do not matter, but a missing point or a different value
+    does."""
     process = Process(digests=Digests(max_rows))
     for time, (metric, step, value) in enumerate(logged, 1):
         process.log(metric, step, value, time)
@@ -251,7 +252,7 @@ def test_metrics_in_groups_are_compared() -> None:
 
 
 def test_a_week_of_points_is_short(monkeypatch: Any) -> None:
-    """With the most points, the summary is within its limit and each line within its own."""
+    """Even with the maximum number of points, the summary and each line are within their size limits."""
     process = Process(123456)
     for metric in range(10):
         nodes = process.digests

@@ -1,4 +1,5 @@
-"""Digests of blocks in the tracker: they name the block, and contradictions with the log are never a PASS."""
+"""Digests of blocks in the tracker: they identify the block with a loss, and a contradiction with the log is
+never a PASS."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from harness.workers.recorder import digest_lines, point_digests
 from harness.workers.recorder.point_digests import Digests
 
 LONG = 12_000
-"""Steps of a training whose summary merges blocks."""
+"""The number of steps in a training whose summary merges blocks."""
 
 
 def parts(rows: list[Row]) -> list[Part]:
@@ -59,7 +60,8 @@ def text(findings: dict[str, Finding]) -> str:
 
 @pytest.fixture(autouse=True)
 def merged_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A summary that merges the blocks of LONG steps into a few digests, as that of a week does."""
+    """Make the summary merge the blocks of LONG steps into a few digests, like the summary of a week-long
+    training."""
     monkeypatch.setattr(point_digests, "MAX_NODES", 4)
 
 
@@ -111,7 +113,7 @@ def test_metrics_that_the_summary_groups_are_named(monkeypatch: pytest.MonkeyPat
 
 
 def test_without_all_blocks_verdict_is_that_of_summary() -> None:
-    """Contract: reports that were not sent cost only the name of the block."""
+    """Contract: without the reports, the verdict is the same but does not name the block."""
     process = trained()
     process.report(drop=True)
     process.end()
@@ -122,7 +124,7 @@ def test_without_all_blocks_verdict_is_that_of_summary() -> None:
 
 
 def test_report_acknowledged_during_summary_is_no_contradiction() -> None:
-    """Contract: the thread that sends may get its response after the last line, and before the summary."""
+    """Contract: the sending thread may receive its response after the last line and before the summary."""
     process = trained()
     sent = {"run": RUN, "reports": len(process.stored) + 1, "head": "", "why": ""}
     process.end(unsent=True, sent={**sent, "unsent": 0, "dropped": 0, "failures": 0})
@@ -148,7 +150,7 @@ def contradicted(findings: dict[str, Finding]) -> bool:
 
 @given(st.data())
 def test_a_changed_report_is_never_a_pass(data: st.DataObject) -> None:
-    """The property of the chain: any change of any stored byte contradicts the log."""
+    """Property: the reports form a chain, so a change of any stored byte contradicts the log."""
     process = of_4000_steps()
     reports = list(process.stored)
     number = data.draw(st.integers(0, len(reports) - 1))
@@ -173,7 +175,7 @@ def test_a_removed_or_reordered_report_is_never_a_pass(data: st.DataObject) -> N
 
 @given(st.integers(1, 5), st.integers(0, 3999))
 def test_log_that_was_rewritten_as_whole_is_never_pass(line: int, step: int) -> None:
-    """The nonce is no secret, so a forger can rewrite every line and the summary, but not the reports.
+    """The nonce is not secret, so a forger can rewrite every line and the summary, but not the reports.
 
     The forger removes a point from the run and from the log.
     """
@@ -217,7 +219,7 @@ def test_log_whose_lines_were_changed_alone_is_never_pass() -> None:
 
 
 def test_blocks_of_a_killed_rank_are_judged() -> None:
-    """Contract: blocks to which the last line commits are judged, and the rest is unknown."""
+    """Contract: the blocks covered by the last line are judged, and later points are unknown."""
     process = trained(6000)
     process.minute(7000)
     process.minute(7001)  # This line commits to the report after the line before it.
@@ -231,7 +233,7 @@ def test_blocks_of_a_killed_rank_are_judged() -> None:
     assert "rank 0: lr: 2 of 5000 points before its last line, in steps 1000–1999, 4000–4999" in text(
         findings
     )
-    findings = judged([process], without(process.rows, "loss", 6400))  # In no block yet.
+    findings = judged([process], without(process.rows, "loss", 6400))  # These points are not in a block yet.
     assert findings["no-lost-points"].result == "UNKNOWN"
 
 
@@ -253,7 +255,8 @@ def test_unsent_points_of_running_rank_are_not_lost() -> None:
 
 
 def test_restarted_rank_is_judged_by_its_own_points() -> None:
-    """Contract: points that the next process logged again for the same steps are not those of the first."""
+    """Contract: points that the next process logs for the same steps are not attributed to the first
+    process."""
     first = trained(6000)
     first.minute(7000)
     first.minute(7001)
@@ -288,7 +291,7 @@ def test_block_with_later_points_is_reported_again() -> None:
 
 
 def test_log_and_reports_without_their_ends_are_never_pass() -> None:
-    """Contract: msaad00/agent-bom#3697: a chain without its tail is that of a rank that died."""
+    """Contract: msaad00/agent-bom#3697. A chain without its end looks like the chain of a killed rank."""
     process = of_4000_steps()
     short = [line for line in process.written if not line.startswith("@sum1")][:-2]
     findings = judged([process], process.rows, process.in_tracker()[:-2], [short])
@@ -296,7 +299,8 @@ def test_log_and_reports_without_their_ends_are_never_pass() -> None:
 
 
 def test_killed_rank_without_reports_contradicts_its_log() -> None:
-    """Contract: flare19/payment-reconciliation-agent-platform#18: a deleted chain is not an empty one."""
+    """Contract: flare19/payment-reconciliation-agent-platform#18. A deleted chain differs from an empty
+    one."""
     process = trained(6000)
     process.minute(7000)
     findings = judged([process], process.rows, [])
@@ -349,7 +353,8 @@ def replayed(actions: list[Any]) -> Reporting:
 
 @given(LOGGED, st.booleans())
 def test_a_healthy_process_is_never_accused(actions: list[Any], finishes: bool) -> None:
-    """Contract: whatever the order of steps and times, points that all arrived are no FAIL, no contradiction.
+    """Property: if all points arrived, there is neither a FAIL nor a contradiction, whatever the order of
+    steps and times.
 
     gradio-app/trackio#125 and wandb/wandb#1040: a program logs earlier steps again.
     """

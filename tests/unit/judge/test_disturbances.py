@@ -1,4 +1,5 @@
-"""What others change under a launch: named as the cause if it explains what followed, else told beside it."""
+"""Changes by other clients during a launch are the cause if they explain a failure, and are otherwise only
+mentioned."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def inside(kind: str, name: str, spec: dict[str, Any] | None = None, **metadata:
 
 
 def cut_off(job: bundles.Job, index: int = 1, code: int = 255, reason: str = "Unknown") -> None:
-    """End the container of a node as a machine that starts again does: nothing there saw its end."""
+    """End a node's container as a reboot does, so that nothing on the node records its end."""
     bundles.crash(job, index, code)
     job.objects = [
         (kind, seen) for kind, seen in job.objects if kind != "pod" or seen.received_at < at(12, True)
@@ -39,14 +40,16 @@ def node(job: bundles.Job, when: float, boot: str = "a" * 8, ready: str = "True"
 
 
 def test_nobody_changes_anything(judged: Judged) -> None:
-    """Contract: a healthy job is a PASS whose check says that nobody was seen to change the cluster."""
+    """Contract: a healthy job is a PASS, and the check states that no changes by other clients were
+    recorded."""
     verdict = judged(bundles.healthy())
     assert verdict.verdict == "PASS"
     assert disturbances(verdict).explanation == "No changes to the cluster by other clients were recorded"
 
 
 def test_the_namespace_is_deleted(judged: Judged) -> None:
-    """Contract: the namespace's deletion is the cause, the end of the JobSet and its pods its consequence."""
+    """Contract: the deletion of the namespace is the cause, and the end of the JobSet and its pods is a
+    consequence."""
     job = bundles.healthy()
     bundles.crash(job, 1)
     job.see("namespace", 1, thing("Namespace", bundles.NAMESPACE), "ADDED")
@@ -58,7 +61,7 @@ def test_the_namespace_is_deleted(judged: Judged) -> None:
 
 
 def test_a_namespace_deletion_after_the_wait_is_ignored(judged: Judged) -> None:
-    """Contract: what is deleted after the end of the wait is no disturbance."""
+    """Contract: a deletion after the harness has stopped waiting is not a disturbance."""
     job = bundles.healthy()
     bundles.crash(job, 1)
     job.see("namespace", 40, thing("Namespace", bundles.NAMESPACE, deletionTimestamp=at(40)))
@@ -66,7 +69,8 @@ def test_a_namespace_deletion_after_the_wait_is_ignored(judged: Judged) -> None:
 
 
 def test_a_node_reboots(judged: Judged) -> None:
-    """Contract: with another boot id and a container that nothing saw end, the cause is the node."""
+    """Contract: if a node has a new boot id and the end of its container was not recorded, the node is the
+    cause."""
     job = bundles.healthy()
     cut_off(job)
     node(job, 1)
@@ -81,7 +85,7 @@ def test_a_node_reboots(judged: Judged) -> None:
 
 
 def test_rank_that_crashed_on_node_that_reboots_later(judged: Judged) -> None:
-    """Contract: a rank that ended by itself before the reboot keeps its own cause."""
+    """Contract: a rank that ended on its own before the reboot keeps its own cause."""
     job = bundles.healthy()
     bundles.crash(job, 1)
     node(job, 1)
@@ -90,7 +94,7 @@ def test_rank_that_crashed_on_node_that_reboots_later(judged: Judged) -> None:
 
 
 def test_a_node_starts_again_with_its_boot_id(judged: Judged) -> None:
-    """Contract: a kubelet that started again and a lost container are named, without another boot id too."""
+    """Contract: a restarted kubelet and a lost container are named even if the boot id has not changed."""
     job = bundles.healthy()
     cut_off(job)
     event = thing("Event", f"{NODE}.1") | {"source": {"component": "kubelet"}, "reason": "Starting"}
@@ -108,7 +112,8 @@ def dns(job: bundles.Job, when: float, ready: str) -> None:
 
 @pytest.mark.parametrize("unresolved", [True, False])
 def test_the_clusters_dns_goes_away(judged: Judged, unresolved: bool) -> None:
-    """Contract: DNS is the cause of a wrong status if a rank could not resolve a name, else it is listed."""
+    """Contract: DNS is the cause of a wrong status only if a rank could not resolve a name. Otherwise, it is
+    only listed."""
     job = bundles.healthy()
     job.runs = [job.runs[0].model_copy(update={"status": "RUNNING"})]
     dns(job, 1, "True")
@@ -126,7 +131,8 @@ def test_the_clusters_dns_goes_away(judged: Judged, unresolved: bool) -> None:
 
 
 def test_who_scales_a_deployment_is_not_recorded(judged: Judged) -> None:
-    """Contract: an edit by `kubectl scale`, which leaves no field manager, is told as somebody's."""
+    """Contract: an edit by `kubectl scale`, which leaves no field manager, is attributed to an unknown
+    client."""
     job = bundles.healthy()
     for when, replicas in ((1, 2), (9, 0)):
         written = by("kubeadm", -99)
@@ -138,7 +144,7 @@ def test_who_scales_a_deployment_is_not_recorded(judged: Judged) -> None:
 
 
 def waiting(job: bundles.Job, spec: dict[str, Any]) -> None:
-    """Let the containers of all pods wait for something that is gone."""
+    """Make the containers of all pods wait for an object that was deleted."""
     never_ends(job)
     message = 'secret "pluto" not found'
     for kind, seen in job.objects:
@@ -170,7 +176,7 @@ def test_what_a_container_needs_is_deleted_before_it_starts(judged: Judged, kind
 
 
 def test_a_secret_deletion_during_training_still_passes(judged: Judged) -> None:
-    """Contract: a disturbance without harm changes no PASS, and is told beside it."""
+    """Contract: a harmless disturbance does not change a PASS, but is mentioned."""
     job = bundles.healthy()
     job.see("secret", 0.5, inside("Secret", "pluto"), "ADDED")
     job.see("secret", 12, inside("Secret", "pluto"), "DELETED")
@@ -180,7 +186,7 @@ def test_a_secret_deletion_during_training_still_passes(judged: Judged) -> None:
 
 
 def test_keys_of_transfer_are_deleted_by_harness(judged: Judged) -> None:
-    """Contract: what the harness deletes itself is no disturbance."""
+    """Contract: deletions by the harness itself are not disturbances."""
     job = bundles.healthy()
     job.see("secret", 0.5, inside("Secret", "training-transfer"), "ADDED")
     job.see("secret", 2, inside("Secret", "training-transfer"), "DELETED")
@@ -205,7 +211,8 @@ def queue(job: bundles.Job, when: float, quota: int, manager: str) -> None:
     ("manager", "cause"), [("kubectl-patch", "queue.changed"), ("kueue", "admission.quota_exceeded")]
 )
 def test_the_queue_is_edited_before_the_job_is_admitted(judged: Judged, manager: str, cause: str) -> None:
-    """Contract: an edit of the job's own queue by somebody, not by Kueue, is why it is not admitted."""
+    """Contract: if a client other than Kueue edits the job's queue, the edit is the reason why the job is not
+    admitted."""
     job = bundles.healthy()
     never_ends(job)
     job.drop("workload")
@@ -225,7 +232,8 @@ def test_the_queue_is_edited_before_the_job_is_admitted(judged: Judged, manager:
 
 
 def test_a_queue_created_at_launch_is_no_change(judged: Judged) -> None:
-    """Contract: what the queue lacks is the cause, and not that somebody created it for the job."""
+    """Contract: the cause is the resource that the queue lacks, and not the creation of the queue for the
+    job."""
     job = bundles.healthy()
     never_ends(job)
     job.drop("workload")
@@ -240,7 +248,8 @@ def test_a_queue_created_at_launch_is_no_change(judged: Judged) -> None:
 
 
 def test_a_job_is_edited_and_fails(judged: Judged) -> None:
-    """Contract: an edit of the spec is the cause of ranks that were taken down for no other reason."""
+    """Contract: an edit of the spec is the cause if there is no other reason why the ranks were
+    terminated."""
     job = bundles.healthy()
     never_ends(job)
     job.see("job", 4, inside("Job", "j", {"parallelism": 2}, managedFields=by("manager", 4)), "ADDED")
@@ -254,7 +263,7 @@ def test_a_job_is_edited_and_fails(judged: Judged) -> None:
 
 
 def test_a_network_policy_is_created(judged: Judged) -> None:
-    """Contract: a policy that somebody creates is the cause of points that did not arrive."""
+    """Contract: a NetworkPolicy that another client creates is the cause of points that did not arrive."""
     job = bundles.healthy()
     job.points = [point for point in job.points if point.step < 3]
     policy = inside(
@@ -270,14 +279,14 @@ def test_a_network_policy_is_created(judged: Judged) -> None:
     ("before", "after"),
     [
         ([], by("kubectl-label", 3)),
-        # Who removes the only field that it had written is no field manager any more.
+        # A client that removes the only field that it has written is no longer a field manager.
         (by("kubelet", -9) + by("kubectl-label", -5), by("kubelet", -9)),
     ],
 )
 def test_node_is_edited_before_pod_finds_place(
     judged: Judged, before: list[dict[str, Any]], after: list[dict[str, Any]]
 ) -> None:
-    """Contract: somebody's edit of a node is the cause of a pod that finds none."""
+    """Contract: if another client edits a node, the edit is the cause of an unschedulable pod."""
     job = bundles.healthy()
     never_ends(job)
     refused = cond(
@@ -300,7 +309,8 @@ def renew(job: bundles.Job, when: float, ahead: float) -> None:
 
 @given(jump=st.one_of(st.integers(32, 9**9), st.integers(-(9**8), -32)))
 def test_the_clock_of_a_node_jumps(tmp_path_factory: pytest.TempPathFactory, jump: int) -> None:
-    """Contract: a jump of any size over CLOCK_SECONDS is seen in the node's leases, with its direction."""
+    """Property: a clock jump of more than CLOCK_SECONDS is detected from the node's Leases, with its
+    direction."""
     job = bundles.healthy()
     never_ends(job)
     for when in (1.1, 6.1):
@@ -317,7 +327,7 @@ def test_the_clock_of_a_node_jumps(tmp_path_factory: pytest.TempPathFactory, jum
 def test_a_lease_that_is_renewed_late_is_no_jump(
     tmp_path_factory: pytest.TempPathFactory, late: float
 ) -> None:
-    """Contract: a request that the API server handled late does not look like a clock that jumped."""
+    """Property: a request that the API server handles late is not mistaken for a clock jump."""
     job = bundles.healthy()
     renew(job, 1.1, 0)
     renew(job, 11.1, -late)
@@ -334,7 +344,8 @@ def restarted_api_server(job: bundles.Job) -> None:
 
 
 def test_what_nobody_has_thought_of(judged: Judged) -> None:
-    """Contract: an end that no check explains is run.disturbed, with each change, its time and its maker."""
+    """Contract: the cause of an end that no check explains is run.disturbed. The verdict lists each change
+    with its time and author."""
     job = bundles.healthy()
     never_ends(job)
     restarted_api_server(job)
@@ -359,7 +370,7 @@ def test_what_nobody_has_thought_of(judged: Judged) -> None:
 
 
 def test_end_of_time_that_kueue_gave_explains_nothing(judged: Judged) -> None:
-    """Contract: a change is told, also when Kueue ends the job before the harness would."""
+    """Contract: a change is reported even if Kueue ends the job before the harness's own deadline."""
     job = bundles.healthy()
     never_ends(job)
     over = cond("Evicted", "True", "DeactivatedDueToMaximumExecutionTimeExceeded", "over", 20)
@@ -372,7 +383,8 @@ def test_end_of_time_that_kueue_gave_explains_nothing(judged: Judged) -> None:
 
 
 def test_a_rank_that_failed_by_itself_keeps_its_cause(judged: Judged) -> None:
-    """Contract: changes beside a rank's own end do not hide it, and are told by the check."""
+    """Contract: if a rank fails on its own, other changes do not hide its cause, but the check reports
+    them."""
     job = bundles.healthy()
     bundles.crash(job, 1)
     restarted_api_server(job)
@@ -382,7 +394,8 @@ def test_a_rank_that_failed_by_itself_keeps_its_cause(judged: Judged) -> None:
 
 
 def test_an_unknown_end_stays_unknown(judged: Judged) -> None:
-    """Contract: run.disturbed has the result of what it stands for, and makes no FAIL of an UNKNOWN."""
+    """Contract: run.disturbed has the result of the check that it explains, so an UNKNOWN does not become a
+    FAIL."""
     job = bundles.healthy()
     job.summary["error"] = "no answer"
     assert judged(job).verdict == "UNKNOWN"
@@ -400,7 +413,8 @@ def test_an_unknown_end_stays_unknown(judged: Judged) -> None:
 def test_controllers_are_no_disturbance(
     tmp_path_factory: pytest.TempPathFactory, kind: str, manager: str
 ) -> None:
-    """Contract: what Kubernetes, JobSet, Kueue and the harness write is not told as somebody's change."""
+    """Property: changes by Kubernetes, JobSet, Kueue and the harness are not reported as changes by other
+    clients."""
     job = bundles.healthy()
     for when, spec in ((1, {}), (9, {"x": 1})):
         job.see(

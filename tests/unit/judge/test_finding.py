@@ -1,4 +1,4 @@
-"""A finding is data. One function makes an explanation of it."""
+"""A finding contains data, and one function formats its explanation."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,14 +9,15 @@ texts = st.text("aBz09é", min_size=1, max_size=8)
 
 
 def test_an_explanation_is_sentences():
-    """Contract: each begins with a capital letter, a full stop stands between two, none at the end."""
+    """Contract: each sentence begins with a capital letter. Sentences are separated by a full stop, and the
+    last one has none."""
     text = explanation("run R lacks 2 points", ["a 1", "b 2"], ["rank 1 never gave them.", "", "why?", "so"])
     assert text == "Run R lacks 2 points: a 1; b 2. Rank 1 never gave them. Why? So"
 
 
 @given(st.lists(texts, max_size=9))
 def test_a_list_has_a_limit(details):
-    """Contract: the first details are shown as they are, and the number of the others."""
+    """Contract: the first details are shown unchanged, followed by the number of the others."""
     text = explanation("head", details)
     shown = details[:LIMIT]
     rest = [f"and {len(details) - LIMIT} more"] if len(details) > LIMIT else []
@@ -26,13 +27,14 @@ def test_a_list_has_a_limit(details):
 
 @given(texts, st.lists(texts, max_size=5))
 def test_no_sentence_is_lost(head, why):
-    """Contract: every sentence is in the explanation, in order, whatever it begins with."""
+    """Property: the explanation contains every sentence, in order, whatever it begins with."""
     text = explanation(head, why=why)
     assert text.lower() == ". ".join([head, *why]).lower()
 
 
 def test_what_the_verdict_holds():
-    """Contract: ranks are sorted and named once, the cause says FAIL or UNKNOWN, evidence keeps its order."""
+    """Contract: ranks are sorted and unique, the cause determines FAIL or UNKNOWN, and the evidence keeps its
+    order."""
     check = not_passed(
         "values", "unification.wrong_value", "x", ranks=[2, 0, 2], evidence=["b:1", "a:2"]
     ).check

@@ -1,4 +1,5 @@
-"""The verdict of a cluster: what is missing is never better than UNKNOWN, and no lost record helps."""
+"""The verdict on a fleet: missing results are at best UNKNOWN, and a lost record never improves the
+verdict."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def test_one_bad_gpu_is_named_and_no_other() -> None:
 
 @pytest.mark.parametrize(("count", "verdict"), [(3, "PASS"), (4, "WARN")])
 def test_slower_than_the_fleet_from_four_nodes_on(count: int, verdict: str) -> None:
-    """Contract: 0.9 of a healthy figure is above its limit, and 0.69 of what the others give is slow."""
+    """Contract: a node at 0.9 of the healthy speed is within the limit, but slow if this is 0.69 of the other
+    nodes' speed."""
     nodes = [replace(one, scale=1.3) for one in healthy(count)]
     nodes[1] = replace(nodes[1], scale=0.9)
     found = fleet(records(nodes), expected(nodes))
@@ -73,7 +75,7 @@ def test_slower_than_the_fleet_from_four_nodes_on(count: int, verdict: str) -> N
 
 
 def test_a_missing_node_does_not_hide_a_slow_one() -> None:
-    """Contract: of the figures that are left alone, the median would be low enough for the slow ones."""
+    """Contract: the median of only the remaining measurements would be so low that the slow nodes pass."""
     nodes = [replace(one, scale=1.3 if number < 3 else 0.9) for number, one in enumerate(healthy(5))]
     for there in (nodes, nodes[1:]):
         found = fleet(records(there), expected(nodes))
@@ -109,7 +111,8 @@ def test_another_gpu_model_needs_no_fp8_check() -> None:
 
 
 def test_the_last_report_counts() -> None:
-    """Contract: after a restart, the later one. A start that reported nothing is UNKNOWN."""
+    """Contract: after a restart, the later report counts. If the last start reported nothing, the node is
+    UNKNOWN."""
     good, bad = Node("a"), Node("a", bad={("env.shm", None): "FAIL"})
     once, twice = [Member("a", good.pod)], [Member("a", good.pod, restarts=1)]
     assert fleet([*bad.said(), *good.said()], twice).verdict == "PASS"
@@ -151,7 +154,7 @@ def test_a_pod_without_its_report_is_unknown_or_failed() -> None:
 
 
 def test_a_collective_accuses_the_node_of_its_rank() -> None:
-    """Contract: of the others nothing is proved by a collective that failed, but by one about themselves."""
+    """Contract: a failed collective proves nothing about the other nodes. Only their own results do."""
     nodes = healthy(4)
     wrong = collective("ddp.all_reduce.correct", "FAIL", 3)
     screened = [collective("screen.node", "FAIL", 2, 3), collective("screen.node", "PASS", 0, 1, 4, 5, 6, 7)]
@@ -231,7 +234,7 @@ GROUPS = st.none() | st.lists(
     st.tuples(st.sampled_from(["ddp.all_reduce.correct", "ddp.stragglers"]), VERDICTS, st.integers(-1, 4)),
     min_size=1,
     max_size=3,
-    unique_by=lambda check: check[0],  # ddp_tests makes each check once
+    unique_by=lambda check: check[0],  # ddp_tests runs each check once.
 )
 
 
@@ -254,9 +257,10 @@ def better(now: str, before: str) -> bool:
 def test_removing_a_record_never_makes_a_verdict_better(
     nodes: list[Node], group: list[tuple[str, str, int]] | None, data: st.DataObject
 ) -> None:
-    """Contract: of pods that reported, whose every check stands in the log twice, any one record may be lost.
+    """Property: if any one record of the pods that reported is lost, no verdict improves. Each check is in
+    the log twice.
 
-    The cluster, its nodes and their cells are then no better than before.
+    This applies to the fleet, its nodes and its own checks.
     """
     records = stream(nodes, group)
     members = expected(nodes, world=group is not None)
@@ -276,11 +280,12 @@ def test_removing_a_record_never_makes_a_verdict_better(
 def test_lost_records_never_turn_another_verdict_into_pass(
     nodes: list[Node], group: list[tuple[str, str, int]] | None, data: st.DataObject
 ) -> None:
-    """Contract: any records may be lost, all of a pod too. The cluster then passes only if it did before and
-    every report is there; a node passes only with its whole report, whose every check passed. Where nothing
-    is left but a report of all nodes together, that one is judged: some launches print no other."""
+    """Property: if any records are lost, even all records of a pod, the fleet passes only if it passed before
+    and every report is left. A node passes only if its report is complete and every check in it passed. If
+    only the report about all nodes together is left, it is judged alone, because some launches print no other
+    report."""
     if len(nodes) == 1:
-        group = None  # nobody owes a test of several nodes there
+        group = None  # A single node does not need a test of several nodes.
     records = stream(nodes, group)
     members = expected(nodes, world=group is not None)
     before = fleet(records, members)

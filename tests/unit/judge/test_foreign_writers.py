@@ -1,4 +1,5 @@
-"""No PASS about a run that another job wrote into: whoever, whatever and whenever, also with equal rows."""
+"""If another job wrote to the run, the verdict is not PASS, whatever it wrote, and even if its rows are
+equal."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ MOMENTS = {"before": -100.0, "during": 20.0, "after": 44.0}
 
 
 def keyed(job: bundles.Job) -> bundles.Job:
-    """The job as a tracker shows it that knows launches by their keys."""
+    """Return the job's data from a tracker that identifies launches by their keys."""
     assert job.attachments is not None
     name = {"name": "rank", "peer": "10.244.1.7", "launch": NONCE}
     job.attachments = [one.model_copy(update=name) for one in job.attachments]
@@ -52,7 +53,7 @@ def written(kind: str, **more: Any) -> RunWriter:
 
 
 def by_other(job: bundles.Job, moment: float, **more: Any) -> Attachment:
-    """The other launch's process, equal to ours in all but its launch."""
+    """Return the attachment of another launch's process, which differs from ours only in the launch."""
     assert job.attachments is not None
     return job.attachments[1].model_copy(update={"at": at(moment, True), "launch": "0ther", **more})
 
@@ -63,7 +64,8 @@ def stranger(verdict: Verdict) -> str:
 
 
 def test_a_healthy_job_is_alone(judged: Callable[[bundles.Job], Verdict]) -> None:
-    """Contract: a run that only this launch wrote into is a PASS that says how it is known."""
+    """Contract: if only this launch wrote to the run, the verdict is PASS, and the check states how this is
+    known."""
     verdict = judged(keyed(bundles.healthy()))
     assert verdict.verdict == "PASS"
     explanation = next(check.explanation for check in verdict.checks if check.name == "only-our-job")
@@ -72,7 +74,7 @@ def test_a_healthy_job_is_alone(judged: Callable[[bundles.Job], Verdict]) -> Non
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_an_equal_process_of_another_launch(judged: Callable[[bundles.Job], Verdict], moment: str) -> None:
-    """Contract: equal name, host, rank, job and address do not hide the other launch."""
+    """Contract: the other launch is detected even if its name, host, rank, job and address are equal."""
     job = keyed(bundles.healthy())
     assert job.attachments is not None
     job.attachments.append(by_other(job, MOMENTS[moment]))
@@ -86,7 +88,8 @@ def test_an_equal_process_of_another_launch(judged: Callable[[bundles.Job], Verd
 def test_equal_rows_of_another_launch(
     judged: Callable[[bundles.Job], Verdict], moment: str, launch: str | None
 ) -> None:
-    """Contract: a row with our metric, step, value, sender and address is another's by its launch."""
+    """Contract: a row of another launch is detected even if its metric, step, value, sender and address are
+    equal to ours."""
     job = keyed(bundles.healthy())
     for one in job.points[:3]:
         job.points.append(one.model_copy(update={"launch": launch, "received_at": at(MOMENTS[moment])}))
@@ -95,14 +98,14 @@ def test_equal_rows_of_another_launch(
 
 @pytest.mark.parametrize("kind", ["files", "status", "logs", "data", "tags", "config", "heartbeat", "graph"])
 def test_any_request_of_another_launch(judged: Callable[[bundles.Job], Verdict], kind: str) -> None:
-    """Contract: every kind of request that writes into the run counts, without an attachment too."""
+    """Contract: every kind of request that writes to the run counts, even without an attachment."""
     job = keyed(bundles.healthy())
     job.writers.append(written(kind, launch="0ther"))
     assert "launch 0ther" in stranger(judged(job))
 
 
 def test_a_status_report_of_another_launch(judged: Callable[[bundles.Job], Verdict]) -> None:
-    """Contract: a status report of the history counts, also one that did not apply."""
+    """Contract: a status report in the history counts, even if it had no effect."""
     job = keyed(bundles.healthy())
     event = {"source": "api", "toStatus": "COMPLETED", "applied": False, "createdAt": at(20)}
     ours = {**event, "peer": "10.244.1.7", "sender": "rank", "launch": NONCE}
@@ -111,7 +114,8 @@ def test_a_status_report_of_another_launch(judged: Callable[[bundles.Job], Verdi
 
 
 def test_a_launch_that_has_not_written_yet(judged: Callable[[bundles.Job], Verdict]) -> None:
-    """Contract: a claim of the run id is enough, because what that launch sends comes after our last row."""
+    """Contract: a claim of the run id is enough, because the other launch may send its data after our last
+    row."""
     job = keyed(bundles.healthy())
     job.writers.append(written("claim", launch="0ther", sender=None, peer=None))
     assert "launch 0ther: 1 claim of its id" in stranger(judged(job))
@@ -131,7 +135,8 @@ def test_the_job_is_named_by_its_attachment(judged: Callable[[bundles.Job], Verd
 
 
 def test_without_launches_names_and_addresses_tell(judged: Callable[[bundles.Job], Verdict]) -> None:
-    """Contract: a tracker of an earlier version is judged by the job's name, the sender and the address."""
+    """Contract: with an earlier version of the tracker, the job's name, the sender and the address are
+    compared."""
     job = bundles.healthy()
     assert job.attachments is not None
     job.attachments.append(job.attachments[0].model_copy(update={"job_name": "theirs", "rank": 5}))
@@ -139,7 +144,7 @@ def test_without_launches_names_and_addresses_tell(judged: Callable[[bundles.Job
 
 
 def test_hosted_pluto_tells_nothing(judged: Callable[[bundles.Job], Verdict]) -> None:
-    """Contract: where the tracker keeps no senders, the check says so."""
+    """Contract: if the tracker does not record senders, the check states this."""
     job = bundles.healthy()
     job.attachments = None
     verdict = judged(job)
@@ -149,7 +154,7 @@ def test_hosted_pluto_tells_nothing(judged: Callable[[bundles.Job], Verdict]) ->
 
 
 def test_writers_that_are_missing_from_the_bundle(judged: Callable[[bundles.Job], Verdict]) -> None:
-    """Contract: a cut writers.jsonl proves nothing."""
+    """Contract: a truncated writers.jsonl proves nothing."""
     job = keyed(bundles.healthy())
     job.summary = {"writers": 9}
     verdict = judged(job)
@@ -222,7 +227,8 @@ def _append(tracker: Path, kind: str, record: dict[str, Any]) -> None:
 @given(st.data())
 @slow
 def test_any_added_sender_makes_no_pass(data: st.DataObject) -> None:
-    """Contract: a healthy recorded bundle with one thing that somebody else sent is a FAIL that names it."""
+    """Property: if anything from another sender is added to a healthy recorded bundle, the verdict is a FAIL
+    that names it."""
     source = _extracted(data.draw(st.sampled_from(HEALTHY)))
     manifest = json.loads((source / "manifest.json").read_text())
     with tempfile.TemporaryDirectory() as folder:
@@ -245,5 +251,5 @@ def test_any_added_sender_makes_no_pass(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_recorded_bundles_keep_their_pass(name: str) -> None:
-    """Contract: nothing of a healthy launch is taken for a stranger's."""
+    """Contract: no data of a healthy launch is attributed to another launch."""
     assert judge(Bundle.open(_extracted(name))).verdict == "PASS"

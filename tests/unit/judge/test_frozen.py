@@ -1,4 +1,4 @@
-"""A rank that is frozen is named, though it says nothing itself."""
+"""Frozen ranks are named, although they log nothing themselves."""
 
 import bundles
 import pytest
@@ -24,7 +24,7 @@ def look(job, index, torchrun="S", worker="S", error=None, when=60, at_end=True)
 
 @pytest.fixture
 def judged(tmp_path):
-    """Judge a job that Kueue ended after its longest time. Its ranks had logged everything."""
+    """Judge a job that Kueue ended after its maximum execution time. Its ranks had logged everything."""
 
     def judged_(job, *seen, killed=()):
         job.drop("jobset", 2)
@@ -52,7 +52,8 @@ def judged(tmp_path):
     ],
 )
 def test_what_is_frozen_is_named(judged, states, text):
-    """Contract: the rank and the process are the cause, not the deadline that ended the job."""
+    """Contract: the frozen rank is the cause, and not the deadline that ended the job. The verdict names the
+    process."""
     job = bundles.healthy()
     verdict = judged(job, look(job, 0), look(job, 1, **states))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.hung", [1])
@@ -62,8 +63,8 @@ def test_what_is_frozen_is_named(judged, states, text):
 
 @pytest.mark.parametrize(("when", "cause"), [(19, "rank.hung"), (5, "admission.max_execution_time")])
 def test_a_look_before_the_end(judged, when, cause):
-    """Contract: when its time is over a pod is gone at once, so the look before counts, where the rank logged
-    nothing after it.
+    """Contract: at its deadline, a job's pods are deleted immediately. Therefore, an inspection before the
+    deadline counts if the rank logged nothing after it.
     """
     job = bundles.healthy()
     early = look(job, 1, worker="T", when=when, at_end=False)
@@ -78,7 +79,7 @@ def test_a_later_look_that_shows_it_running_counts(judged):
 
 
 def test_which_rank_fell_silent_first_is_told(judged):
-    """Contract: nothing explains why the time was over, and the verdict says who had stopped to log."""
+    """Contract: if nothing else explains the timeout, the verdict names the rank that had stopped logging."""
     job = bundles.healthy()
     job.truth[1] = [row.model_copy(update={"time_ms": row.time_ms - 30_000}) for row in job.rows(1)[:4]]
     explanation = judged(job).explanation
@@ -87,14 +88,14 @@ def test_which_rank_fell_silent_first_is_told(judged):
 
 
 def test_what_is_not_frozen_is_not_blamed(judged):
-    """Contract: a process that sleeps is not frozen."""
+    """Contract: a sleeping process is not frozen."""
     job = bundles.healthy()
     assert judged(job, look(job, 0), look(job, 1)).cause == "admission.max_execution_time"
 
 
 def test_a_pod_that_was_taken_down_meanwhile(judged):
-    """Contract: its end follows from the end of the job. What froze before is the cause, though others of its
-    processes logged lines after the end of the job.
+    """Contract: the deletion of a pod at the end of the job is a consequence. A process that was frozen
+    before is the cause, even if other processes in its pod logged lines after the end of the job.
     """
     job = bundles.healthy()
     job.logs[job.pod_name(1)].append(f"{at(23, True)} W torchrun: Received 15 death signal")
@@ -103,7 +104,8 @@ def test_a_pod_that_was_taken_down_meanwhile(judged):
 
 
 def test_look_at_end_is_none_at_rendezvous(judged):
-    """Contract: a torchrun without a rank after the job is no rank that never came."""
+    """Contract: a torchrun without ranks after the end of the job does not mean that the rank never
+    joined."""
     job = bundles.healthy()
     alone = look(job, 1).model_copy(update={"processes": [Process(pid=9, parent=1, command=TORCHRUN)]})
     assert judged(job, look(job, 0), alone).cause == "admission.max_execution_time"

@@ -28,7 +28,7 @@ TIME_SLICED = {f"{GPU}.count": "2", f"{GPU}.replicas": "4", f"{GPU}.sharing-stra
 
 
 def crashed(error: str, limits: dict[str, str] | None = None, *nodes: dict[str, Any]) -> bundles.Job:
-    """Return a job whose rank 1 ended with the error. Its pods have these limits."""
+    """Return a job whose pods have these resource limits and whose rank 1 ended with the error."""
     job = job_of(Case(of(1, error), "", [], ""))
     containers = [{"name": bundles.CONTAINER, "resources": {"limits": limits or {GPU: "8"}}}]
     for kind, observation in job.objects:
@@ -204,7 +204,8 @@ def with_condition(at: int, one: dict[str, str]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("one", FAULTY, ids=lambda one: one["type"])
 def test_a_fault_that_a_health_monitor_reports_is_named(judged, one: dict[str, str]) -> None:
-    """Contract: the condition of the rank's own node comes before a suspicion against the program."""
+    """Contract: the condition of the rank's own node takes precedence over a suspected error in the
+    program."""
     error = "torch.AcceleratorError: CUDA error: unspecified launch failure"
     verdict = judged(crashed(error, {GPU: "8"}, *with_condition(1, one)))
     assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation

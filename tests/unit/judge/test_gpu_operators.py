@@ -103,7 +103,7 @@ def test_node_that_gpu_operator_changes_is_not_called_unhealthy(
     ],
 )
 def test_hamis_scheduler_gives_the_reason_in_an_event(judged, event: str, advice: str) -> None:
-    """Contract: the nodes do not list a share of a GPU, which HAMi's scheduler knows (HAMi#661)."""
+    """Contract: HAMi's scheduler knows the shares of GPUs, which the nodes do not list (HAMi#661)."""
     job = pending(UNFIT, SHARE, hami_nodes(), "hami-scheduler")
     add_event(job, 0, "FilteringFailed", event)
     verdict = judged(job)

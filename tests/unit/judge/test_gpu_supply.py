@@ -1,4 +1,5 @@
-"""Nodes that cannot give the requested GPUs, and nodes whose GPUs are shared: the reason, with every node."""
+"""Nodes that cannot provide the requested GPUs, and nodes with shared GPUs. The verdict names each node with
+the reason."""
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ def test_a_healthy_fleet_passes(tmp_path: Path) -> None:
 def test_gpus_that_a_node_does_not_offer(
     capacity: int | None, allocatable: int | None, labels: dict[str, str], text: str, tmp_path: Path
 ) -> None:
-    """Contract: each node is named, with what it has and what it gives (k8s-device-plugin #58, #75)."""
+    """Contract: each node is named, with the GPUs that it has and that it offers (k8s-device-plugin #58,
+    #75)."""
     of = [
         node(node_of(0), 8),
         node(node_of(1), capacity, allocatable, labels),
@@ -163,7 +165,7 @@ def test_split_or_shared_gpus_are_not_unhealthy(metadata: dict[str, Any], text: 
 
 
 def test_each_node_has_its_own_reason(tmp_path: Path) -> None:
-    """Contract: GPUs that others hold and GPUs that are unhealthy are both named."""
+    """Contract: both GPUs in use by other pods and unhealthy GPUs are named."""
     holder = DeviceHolder(
         at=at(6), node=node_of(2), resource=GPU, namespace="team", pod="train-0", amount=8, allocatable=8
     )
@@ -234,7 +236,8 @@ WRONG = {"verdict": "FAIL", "cause": "compute.wrong", "text": "9 wrong elements"
     ],
 )
 def test_a_shared_gpu_is_neither_accepted_nor_accused(failed: dict[str, Any], tmp_path: Path) -> None:
-    """Contract: the verdict is UNKNOWN in the words of the labels, and no such node is tainted (case S1)."""
+    """Contract: the verdict is UNKNOWN and quotes the labels, and nodes with shared GPUs are not tainted
+    (case S1)."""
     of = [node(node_of(index), 15 if index else 8, labels=SLICED if index else {}) for index in range(NODES)]
     job = launched({0: checks(), 1: checks(**failed), 2: checks()}, of, 1)
     seen = verdict(job, tmp_path)
@@ -256,7 +259,7 @@ def test_a_wrong_result_of_a_shared_gpu_counts(tmp_path: Path) -> None:
 
 
 def test_a_shared_gpu_that_only_its_pod_detects(tmp_path: Path) -> None:
-    """Contract: without labels, what the pod found decides (MPS, MIG, processes of others)."""
+    """Contract: without labels, the pod's own findings decide (MPS, MIG, processes of others)."""
     of = [node(node_of(index), 1) for index in range(NODES)]
     found = {"verdict": "UNKNOWN", "cause": "gpu.shared", "text": "shared through MPS"}
     by_node = {**HEALTHY, 1: checks(env__shm=found, compute__gemm__fp32=SLOW)}

@@ -1,4 +1,4 @@
-"""Ranks that used the CPU although their container requests GPUs: the sentences that show it.
+"""Ranks that used the CPU although their container requests GPUs, and the log messages that show it.
 
 nnUNet#892 and #2573, yolov5#1891, fastai#2126, ilab-on-ocp#39, cog#310, pytorch#131117.
 """
@@ -233,7 +233,7 @@ def used(
 
 
 def test_rank_whose_process_never_used_a_gpu_is_no_pass(judged) -> None:
-    """Contract: a program that selects the CPU without a word logs every point and exits with 0."""
+    """Contract: a program that silently selects the CPU logs every point and exits with 0."""
     verdict = judged(used([True, False]))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "gpu.not_used", [1]), (
         verdict.explanation
@@ -295,6 +295,6 @@ def test_driver_error_in_log_explains_unused_gpu(judged) -> None:
 
 
 def test_sentence_of_other_process_does_not_accuse_rank_with_gpu(judged) -> None:
-    """Contract: the log of a pod also has the lines of the rank's child processes."""
+    """Contract: the log of a pod also contains the lines of the rank's child processes."""
     verdict = judged(used([True, True], lines={1: [f"{INIT}{OLD}", "Using device: cpu"]}))
     assert verdict.verdict == "PASS", verdict.explanation

@@ -1,4 +1,4 @@
-"""Ranks that hang: the rank and its stack are named."""
+"""Ranks that hang: the verdict names the rank and its stack."""
 
 import json
 
@@ -17,7 +17,8 @@ IN_COLLECTIVE = [
 
 
 def hanging(lines, peer=IN_COLLECTIVE):
-    """A job that failed because rank 1 hung, as these lines of its log say, while its peer waited."""
+    """Return a job that failed because rank 1 hung while its peer was waiting. `lines` are from the log of
+    rank 1."""
     job = failing()
     says(job, 1, lines)
     says(job, 0, peer, code=-15)
@@ -28,7 +29,8 @@ def hanging(lines, peer=IN_COLLECTIVE):
 
 
 def test_a_rank_that_hangs_is_named_with_its_stack(judged):
-    """Contract: the verdict names the rank that its deadline ended, where it stood, and its last step."""
+    """Contract: the verdict names the rank that its deadline ended, the line at which it hung, and its last
+    step."""
     verdict = judged(hanging(HUNG))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.hung", [1])
     for part in (
@@ -58,7 +60,8 @@ def test_a_hang_in_destroy_process_group_names_its_rank(judged):
 
 
 def test_torch_may_be_a_source_tree(judged):
-    """Contract: a rank that waits in a collective waits for its peers, wherever torch was installed from."""
+    """Contract: a rank that waits in a collective is waiting for its peers, even if torch was installed from
+    a source tree."""
     frame = '  File "/opt/pytorch/torch/distributed/distributed_c10d.py", line 2811 in all_reduce'
     in_collective = [*HUNG[:2], IN_COLLECTIVE[1], frame, IN_COLLECTIVE[3]]
     (stack, _) = stacks.last(list(enumerate(in_collective, 1)))
@@ -69,9 +72,8 @@ def test_torch_may_be_a_source_tree(judged):
 
 
 def test_a_collective_timeout_names_the_hung_peer(judged):
-    """Contract: gloo's own timeout ends the peer first.
-
-    The rank that was taken down outside a collective hangs.
+    """Contract: gloo's own timeout ends the peer first. The rank that was terminated outside a collective is
+    the one that hung.
     """
     job = failing()
     error = "[rank0]: RuntimeError: [../gloo/buffer.cc:81] Timed out waiting 23000ms for recv operation"
@@ -96,9 +98,8 @@ def test_a_collective_timeout_names_the_hung_peer(judged):
 
 
 def test_rank_that_never_joined_is_one_that_hangs(judged):
-    """Contract: the rank that never joined hangs.
-
-    The stack of the peer that waited in the process group is evidence.
+    """Contract: the rank that never joined is the one that hung. The stack of the peer that was waiting in
+    the process group is evidence.
     """
     job = failing()
     job.truth = {}
@@ -129,7 +130,7 @@ def test_main_thread_is_last_one_of_dump():
 
 
 def test_a_rank_that_waits_for_its_own_server_hangs():
-    """Contract: a request that Pluto's client did not make is the program's own."""
+    """Contract: a request that was not made by Pluto's client is attributed to the program."""
     frames = [line for line in IN_CLIENT if "pluto" not in line]
     stack, _ = stacks.last(list(enumerate(frames)))
     assert stack is not None
@@ -137,7 +138,7 @@ def test_a_rank_that_waits_for_its_own_server_hangs():
 
 
 def test_rank_hanging_in_import_is_quoted():
-    """Contract: Python's import machinery is a library, too. It has no file."""
+    """Contract: Python's import machinery also counts as a library, although its frames have no file."""
     frames = [
         "Current thread 0x1 (most recent call first):",
         '  File "<frozen importlib._bootstrap>", line 241 in _call_with_frames_removed',

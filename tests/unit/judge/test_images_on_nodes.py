@@ -1,4 +1,4 @@
-"""A verdict on an image that a node lacks says what the nodes have instead."""
+"""If a node lacks an image, the verdict lists the images that the nodes have instead."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def test_an_image_in_another_registry_is_named(judged: Any) -> None:
 
 
 def test_pull_policy_always_ignores_an_image_on_the_node(judged: Any) -> None:
-    """Contract: the tag latest, or none, is what makes the policy Always where the pod names none."""
+    """Contract: if the pod sets no pull policy, the tag `latest` or a missing tag makes it Always."""
     images = {name: ["docker.io/library/worker:latest"] for name in ("e2e-worker1", "e2e-worker2")}
     verdict = judged(starting(BACK_OFF, images, image="worker", policy="Always"))
     assert (

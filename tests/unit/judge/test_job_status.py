@@ -1,4 +1,4 @@
-"""A TorchrunJob that says another end, or another state, than its JobSet and its pods had."""
+"""TorchrunJobs whose status differs from the state of their JobSet and pods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from harness.judge import judge
 def reported_job(
     *phases: tuple[float, str], spec: dict[str, Any] | None = None, of: bundles.Job | None = None
 ) -> bundles.Job:
-    """Return a launch (healthy, unless it is given) whose TorchrunJob said this, each at so many seconds."""
+    """Return a launch (by default a healthy one) whose TorchrunJob reported these statuses, each at its time
+    in seconds."""
     job = of or bundles.healthy()
     assert job.manifest.launch is not None
     launch = job.manifest.launch.model_copy(update={"launcher": "torchrun"})
@@ -39,7 +40,7 @@ USUAL = ((2, "Queued"), (4, "Pending"), (6, "Running"), (32, "Succeeded"))
 
 
 def test_a_correct_torchrun_job_status_passes(tmp_path: Path) -> None:
-    """Contract: a job that said what was so passes, and the check says how late it said its end."""
+    """Contract: a job whose status was correct passes, and the check shows how late it reported its end."""
     check, verdict = status(reported_job(*USUAL), tmp_path)
     assert (check.result, verdict) == ("PASS", "PASS"), check
     assert check.explanation == "The TorchrunJob was Succeeded 0.0 s after its JobSet ended"
@@ -57,14 +58,15 @@ def test_a_correct_torchrun_job_status_passes(tmp_path: Path) -> None:
 def test_a_wrong_torchrun_job_status_fails(
     tmp_path: Path, phases: list[tuple[float, str]], says: str
 ) -> None:
-    """Contract: another end, an end too early, Running without pods: each is a FAIL with its cause."""
+    """Contract: a wrong end, an end that is reported too early, and Running without pods are each a FAIL with
+    a cause."""
     check, verdict = status(reported_job(*phases), tmp_path)
     assert (check.result, check.cause, verdict) == ("FAIL", "run.status_wrong", "FAIL"), check
     assert says in check.explanation
 
 
 def test_success_of_a_job_whose_rank_failed(tmp_path: Path) -> None:
-    """Contract: the original's worst defect: one rank of two succeeds, and the job says Succeeded."""
+    """Contract: a job of which only one of two ranks succeeded must not report Succeeded."""
     job = bundles.healthy()
     bundles.crash(job, 1)
     check, verdict = status(reported_job(*USUAL, of=job), tmp_path)
@@ -73,7 +75,7 @@ def test_success_of_a_job_whose_rank_failed(tmp_path: Path) -> None:
 
 
 def test_elastic_job_runs_with_its_fewest(tmp_path: Path) -> None:
-    """Contract: an elastic job of 1 to 2 nodes is Running with one."""
+    """Contract: an elastic job of 1 to 2 nodes may be Running with one node."""
     job = bundles.healthy()
     job.objects = [
         (kind, seen)
@@ -85,7 +87,8 @@ def test_elastic_job_runs_with_its_fewest(tmp_path: Path) -> None:
 
 
 def test_end_that_was_not_said_in_time_is_unknown(tmp_path: Path) -> None:
-    """Contract: a controller that is slow, or gone, has told no lie; and nobody knows that it would not."""
+    """Contract: a controller that is slow or not running has not reported a wrong status, so the check is
+    UNKNOWN."""
     check, verdict = status(reported_job(*USUAL[:3]), tmp_path)
     assert (check.result, verdict) == ("UNKNOWN", "UNKNOWN"), check
     check, verdict = status(reported_job(), tmp_path / "none")
@@ -93,6 +96,6 @@ def test_end_that_was_not_said_in_time_is_unknown(tmp_path: Path) -> None:
 
 
 def test_other_launches_are_not_asked(tmp_path: Path) -> None:
-    """Contract: a JobSet of konduktor has no TorchrunJob, and its verdict does not list the check."""
+    """Contract: a konduktor JobSet has no TorchrunJob, so its verdict does not list the check."""
     verdict = judge(bundles.healthy().write(tmp_path))
     assert "job-status" not in {check.name for check in verdict.checks}

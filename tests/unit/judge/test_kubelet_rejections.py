@@ -1,4 +1,4 @@
-"""Pods that a kubelet rejects, before or after their containers ran, as public bug reports have them."""
+"""Pods that a kubelet rejects before or after their containers ran, as in public bug reports."""
 
 from __future__ import annotations
 

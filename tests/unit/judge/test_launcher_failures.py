@@ -69,7 +69,8 @@ SRUN = [
 
 
 def masked(lines: Sequence[str], index: int = 0, *, first: bool = False, per_node: int = 1) -> bundles.Job:
-    """Return a healthy job in which the log of one pod also has these lines: after its points, or first."""
+    """Return a healthy job in which one pod's log also contains these lines, either after its points or
+    before them."""
     job = bundles.healthy(per_node=per_node)
     name = job.pod_name(index)
     own = [f"{bundles.at(1 if first else 11)} {line}" for line in lines]
@@ -191,7 +192,8 @@ def test_later_output_shows_another_start(judged, launcher: list[str]) -> None:
 
 @pytest.mark.parametrize("report", [HOROVOD[:1], SRUN[1:2]])
 def test_other_ranks_can_run_on_after_failure(judged, report: list[str]) -> None:
-    """Contract: horovod#3060. The failed rank logged no point after the report."""
+    """Contract: horovod#3060. The failed rank logged no point after the report, so other ranks' points do not
+    matter."""
     verdict = judged(masked([*report, *(f"[0]<stdout>:epoch {n}" for n in range(9))]))
     assert (verdict.cause, verdict.ranks) == ("rank.exit_code_masked", [1]), verdict.explanation
 

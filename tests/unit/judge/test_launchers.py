@@ -30,7 +30,7 @@ def deepspeed(code: int) -> list[str]:
 
 
 def ended(lines: Sequence[str], code: int, zero: Sequence[str] = ()) -> bundles.Job:
-    """Return a job without torchrun, in which node 1 ended with a log and an exit code after node 0 did."""
+    """Return a job without torchrun, in which node 1 ended after node 0, with this log and exit code."""
     job = job_of(Case([], "", [], ""))
     job.logs[job.pod_name(0)] = stamped(zero or of(0, PEER))
     job.logs[job.pod_name(1)] = stamped(lines)
@@ -91,7 +91,7 @@ def test_signal_of_child_program_is_not_rank_s(judged) -> None:
 
 @pytest.mark.parametrize("code", [246, 253, 255, 2])
 def test_another_exit_code_is_no_signal(judged, code: int) -> None:
-    """Contract: sys.exit(-1) gives 255, and programs choose other codes as they like."""
+    """Contract: sys.exit(-1) results in 255, and programs can use any other exit code."""
     verdict = judged(ended(["step 3", *TRACEBACK, SHARD], code))
     assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
 

@@ -39,7 +39,7 @@ SHAPES = "size mismatch for emb.weight: copying a param with shape torch.Size([5
 
 @dataclass(frozen=True)
 class Error:
-    """The log of rank 1, and the cause, the explanation and the advice that it must lead to."""
+    """The log of rank 1, and the expected cause, explanation and advice."""
 
     lines: list[str]
     cause: str
@@ -164,7 +164,8 @@ def test_error_of_library_is_named_with_its_reason(judged, name: str) -> None:
 
 @pytest.mark.parametrize(("gpu", "cause"), [(1, "shm.small"), (0, "rank.crashed")])
 def test_warning_of_another_rank_in_pod_is_not_quoted(judged, gpu: int, cause: str) -> None:
-    """Contract: NCCL's warnings have the number of the GPU, which is that of the rank in its pod."""
+    """Contract: the number in NCCL's warnings is that of the GPU, which equals the rank's number in its
+    pod."""
     lines = [*warned(f"Call to posix_fallocate failed : {FULL}", SEGMENT, gpu=gpu), *of(3, SYSTEM)]
     verdict = judged(job_of(Case(lines, "", [], "", rank=3, per_node=2)))
     assert (verdict.cause, verdict.ranks) == (cause, [3]), verdict.explanation
@@ -369,7 +370,7 @@ def test_rank_ended_by_watchdog_was_not_killed(judged) -> None:
             "other parameters",
         ),
         ("ValueError: loaded state dict has a different number of parameter groups", "other parameters"),
-        # Files of a checkpoint that were cut off or that another format has.
+        # Checkpoint files that are truncated or have another format.
         ("RuntimeError: PytorchStreamReader failed reading zip archive: not a ZIP archive", "incomplete"),
         ("RuntimeError: PytorchStreamReader failed reading file data/12: file read failed", "incomplete"),
         (

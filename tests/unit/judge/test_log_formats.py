@@ -84,7 +84,8 @@ def test_error_that_progress_bar_overwrote_is_quoted_whole(judged) -> None:
 
 @pytest.mark.parametrize("before", [True, False])
 def test_error_that_no_rank_can_be_given_is_mentioned(judged, before: bool) -> None:
-    """Contract: if all ranks seem to have lost a peer, an earlier error in a log may be the reason."""
+    """Contract: if every rank seems to have lost its peer, an earlier error in a log is mentioned as a
+    possible reason."""
     lines = [*TRACEBACK, SHARD, "step 6"] if before else []
     job = job_of(Case([], "", [], ""))
     for index in range(2):

@@ -1,4 +1,5 @@
-"""A rank that ended because a peer did, or for want of shared memory, by the words of its libraries."""
+"""Ranks that ended because a peer ended or because shared memory was too small, according to their libraries'
+messages."""
 
 import json
 
@@ -11,7 +12,7 @@ from process_events import PodEvents, recorded
 
 @pytest.mark.parametrize("error", LOST_A_PEER.values(), ids=LOST_A_PEER.keys())
 def test_a_rank_that_lost_its_peer_is_not_accused(judged, error):
-    """Contract: times of pods are of whole seconds, so the peer's pod can seem to have ended first."""
+    """Contract: the times in pods are rounded to seconds, so the peer's pod can seem to have ended first."""
     job = failing()
     says(job, 0, [f"[rank0]: {error}"])
     says(job, 1, ["[rank1]: ValueError: boom"])
@@ -78,7 +79,7 @@ BUS_ERROR = (
     ids=["loader", "tensor", "nccl"],
 )
 def test_small_shared_memory_is_no_full_disk(judged, lines):
-    """Contract: pytorch#16979, #5040. What to mount is in the advice, whenever it occurs."""
+    """Contract: pytorch#16979, #5040. The advice names the volume to mount, whenever the error occurs."""
     job = failing()
     says(job, 1, lines)
     says(job, 0, ["[rank0]: RuntimeError: Connection closed by peer [10.0.0.1]:5"])
@@ -99,7 +100,8 @@ MESH = "RuntimeError: Gloo connectFullMesh failed with [./gloo/transport/tcp/pai
     ids=["the same store", "another store", "another error"],
 )
 def test_failed_restart_is_explained_by_store_of_previous_one(judged, port, error, is_advised):
-    """Contract: pytorch#135712. The error is that of the last attempt, and the first one is named too."""
+    """Contract: pytorch#135712. The quoted error is that of the last attempt, and the first attempt's error
+    is also named."""
     job = recorded(failing())
     pod, first = PodEvents(job, 1), "RuntimeError: device-side assert"
     pod.agent(7, "--nnodes=2", "--max-restarts=1")

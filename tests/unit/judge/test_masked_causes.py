@@ -8,7 +8,7 @@ from script_events import failing, plain, ran, with_script
 
 
 def test_a_masked_restart_names_the_rank_that_failed(judged):
-    """The last start failed only because the first agent was gone already."""
+    """The last start failed only because the first agent had already ended."""
     job = recorded(bundles.healthy())
     for index in range(2):
         pod = PodEvents(job, index)

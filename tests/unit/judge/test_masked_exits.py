@@ -1,4 +1,5 @@
-"""The check `exits`: a rank's exit code is known from two sources, and a script that hides one is named."""
+"""The check `exits`: two sources must confirm each rank's exit code, and a script that hides an exit code is
+named."""
 
 import bundles
 import pytest
@@ -47,7 +48,7 @@ def test_a_rank_that_failed_without_torchrun_was_masked(judged):
 
 
 def test_a_rank_without_an_end_left_early(judged):
-    """Nobody saw it end: its torchrun was killed with it."""
+    """The rank's end was not recorded, because its torchrun was killed with it."""
     verdict = judged(failing(bundles.healthy(), how="", result=""))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.exited_early", [1])
     assert "after step 5" in verdict.explanation
@@ -297,7 +298,8 @@ def test_a_second_try_may_go_on_from_a_checkpoint(judged, again, result):
 
 
 def test_the_last_shell_command_is_no_parent_process(judged):
-    """The shell becomes its last command, so that a program that failed looks like a child of that one."""
+    """The shell replaces itself with its last command, so a failed program looks like a child of this
+    command."""
     job = recorded(bundles.healthy(nodes=1))
     pod = PodEvents(job, 0)
     for pid, ppid, code in ((20, 7, 4), (7, 1, 0)):
@@ -320,7 +322,8 @@ def test_an_evaluation_behind_torchrun_that_failed_is_named(judged, code, result
 
 
 def limited(job, limit="timeout 25", after=30):
-    """Record that `limit` of the script was above torchrun, and that torchrun got SIGTERM `after` seconds."""
+    """Record that the script ran torchrun under `limit`, and that torchrun received SIGTERM after `after`
+    seconds."""
     recorded(job)
     for index in range(2):
         pod = PodEvents(job, index)
@@ -351,7 +354,8 @@ def test_timeout_of_script_that_ended_torchrun_is_told(judged, limit, after, mat
 
 
 def without_ranks(job: bundles.Job, *, trains: bool, seen: str = "", limit: str = "") -> bundles.Job:
-    """Record that each pod's torchrun ended before it started a rank. `trains`: the next one trained."""
+    """Record that each pod's torchrun ended before it started a rank. If `trains` is true, another torchrun
+    then trained."""
     if trains:
         together(job)
     else:
@@ -387,7 +391,7 @@ def without_ranks(job: bundles.Job, *, trains: bool, seen: str = "", limit: str 
 )
 @pytest.mark.parametrize("trains", [True, False], ids=["and the next one trained", "and nothing trained"])
 def test_a_torchrun_that_starts_no_rank_is_no_pass(judged, trains, seen, limit, cause, message):
-    """Contract: its exit code counts as that of one whose ranks came so far."""
+    """Contract: the exit code of such a torchrun counts like that of a torchrun that started its ranks."""
     job = without_ranks(bundles.healthy(), trains=trains, seen=seen, limit=limit)
     verdict = judged(with_script(job, "torchrun prepare.py || true\ntorchrun train.py"))
     assert (verdict.verdict, verdict.cause) == ("FAIL", cause), verdict.explanation
@@ -395,7 +399,7 @@ def test_a_torchrun_that_starts_no_rank_is_no_pass(judged, trains, seen, limit, 
 
 
 def test_another_launcher_that_starts_no_rank_is_named(judged):
-    """Contract: the exit code of accelerate and of deepspeed counts as that of torchrun."""
+    """Contract: the exit codes of accelerate and deepspeed count like that of torchrun."""
     job = together(bundles.healthy())
     pod = PodEvents(job, 0)
     pod.start(
@@ -435,7 +439,8 @@ def test_a_rendezvous_retry_before_any_rank_still_passes(judged):
     ],
 )
 def test_a_retry_may_meet_elsewhere(judged, options, again, cause):
-    """Contract: after a closed rendezvous a torchrun needs another id, and is still the same command."""
+    """Contract: after a closed rendezvous, torchrun needs a new id. A retry with another id still counts as
+    the same command."""
     job = recorded(bundles.healthy())
     for index in range(job.nodes):
         pod = PodEvents(job, index)

@@ -1,4 +1,5 @@
-"""What netcheck said in the pods becomes a check: never a PASS without all of it, and with the right rank."""
+"""The check of netcheck's diagnoses: PASS requires complete diagnoses from all pods, and a FAIL names the
+right ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def check(verdict: Verdict) -> Check:
 
 
 def test_all_pods_say_that_all_pairs_are_fine(tmp_path: Path) -> None:
-    """Contract: the PASS says what was proved; no check of what ranks log is listed, and it says so."""
+    """Contract: the PASS states what was proved. Checks about logged points are not listed, and the verdict
+    gives the reason."""
     made = job(everywhere(diagnosis()))
     made.truth, made.points, made.runs, made.attachments = {}, [], [], []
     seen = verdict(made, tmp_path)
@@ -41,7 +43,8 @@ def test_all_pods_say_that_all_pairs_are_fine(tmp_path: Path) -> None:
 @pytest.mark.parametrize("indices", [[], [0], [0, 1, 3]])
 @pytest.mark.parametrize("mode", ["alone", "before"])
 def test_a_pod_without_a_diagnosis_is_no_pass(tmp_path: Path, indices: list[int], mode: str) -> None:
-    """Contract: what is not known is UNKNOWN, with its ranks, although all exited with 0."""
+    """Contract: if diagnoses are missing, the verdict is UNKNOWN and names the ranks, even if all pods exited
+    with 0."""
     seen = verdict(job({index: diagnosis() for index in indices}, mode), tmp_path)
     assert seen.verdict == "UNKNOWN"
     assert check(seen).ranks == sorted({0, 1, 2, 3} - set(indices))
@@ -53,20 +56,20 @@ def test_a_pod_without_a_diagnosis_is_no_pass(tmp_path: Path, indices: list[int]
     ids=lambda change: next(iter(change)),
 )
 def test_diagnosis_of_less_than_all_pairs_is_no_pass(tmp_path: Path, change: dict[str, object]) -> None:
-    """Contract: one pod that proved less is enough."""
+    """Contract: a single pod with an incomplete diagnosis makes the verdict UNKNOWN."""
     diagnoses = {**everywhere(diagnosis()), 2: diagnosis().model_copy(update=change)}
     assert verdict(job(diagnoses), tmp_path).verdict == "UNKNOWN"
 
 
 def test_a_diagnosis_of_another_pod_proves_nothing(tmp_path: Path) -> None:
-    """Contract: the last pod of a node counts, and no pod that it replaced."""
+    """Contract: only the last pod with a node index counts, and not the pods that it replaced."""
     made = job(everywhere(diagnosis()))
     made.netchecks = [one.model_copy(update={"pod": f"old-{one.pod}"}) for one in made.netchecks]
     assert verdict(made, tmp_path).verdict == "UNKNOWN"
 
 
 def test_what_a_rank_runs_by_itself_is_not_judged(tmp_path: Path) -> None:
-    """Contract: a netcheck that the harness did not start changes no verdict."""
+    """Contract: a netcheck that the harness did not start does not change the verdict."""
     made = job(everywhere(diagnosis("tcp.filtered", 2)), mode="before")
     assert made.manifest.launch is not None
     launch = made.manifest.launch.model_copy(update={"netcheck": None})
@@ -78,7 +81,8 @@ def test_what_a_rank_runs_by_itself_is_not_judged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cause", SAID)
 @pytest.mark.parametrize("mode", ["alone", "before"])
 def test_every_cause_of_netcheck_is_cause_of_harness(tmp_path: Path, cause: CauseId, mode: str) -> None:
-    """Contract: the same word, rank and advice; the pods that ended because of it are no cause."""
+    """Contract: the verdict has netcheck's cause, rank and advice. Pods that ended because of the failure are
+    not the cause."""
     made = job(everywhere(diagnosis(cause, 2)), mode)
     ended(made, 0, 1, 2, 3, code=90 if mode == "before" else 1)
     if cause == "peer.never_came":
@@ -91,7 +95,7 @@ def test_every_cause_of_netcheck_is_cause_of_harness(tmp_path: Path, cause: Caus
 
 
 def test_pod_that_did_not_come_because_nothing_schedules_it(tmp_path: Path) -> None:
-    """Contract: netcheck says who is missing; why, the scheduler says. That is the cause."""
+    """Contract: netcheck reports the missing rank, but the cause is the reason that the scheduler reports."""
     made = job({index: diagnosis("peer.never_came", 3) for index in range(3)})
     ended(made, 0, 1, 2)
     made.drop_pod(3)
@@ -103,7 +107,8 @@ def test_pod_that_did_not_come_because_nothing_schedules_it(tmp_path: Path) -> N
 
 
 def test_a_pod_scheduled_too_late_is_the_cause(tmp_path: Path) -> None:
-    """Contract: what kept it away while they waited is the cause, also when it runs and speaks later."""
+    """Contract: the cause is the reason why the pod was not running while the others waited, even if it ran
+    later."""
     made = job({index: diagnosis("peer.never_came", 3) for index in range(3)})
     ended(made, 0, 1, 2)
     made.drop_pod(3)
@@ -116,7 +121,7 @@ def test_a_pod_scheduled_too_late_is_the_cause(tmp_path: Path) -> None:
 
 
 def test_a_pod_that_crashed_before_its_netcheck(tmp_path: Path) -> None:
-    """Contract: a rank that is missing because its own container failed is not missing without a reason."""
+    """Contract: if a rank is missing because its own container failed, this failure is the cause."""
     made = job({index: diagnosis("peer.never_came", 3) for index in range(3)})
     ended(made, 0, 1, 2, 3)
     made.logs[made.pod_name(3)] = [f"{at(6, True)} netcheck: this image has no Python"]
@@ -126,7 +131,8 @@ def test_a_pod_that_crashed_before_its_netcheck(tmp_path: Path) -> None:
 
 
 def test_pods_that_spoke_are_not_missing(tmp_path: Path) -> None:
-    """Contract: rank 2 has a diagnosis, so it came: what others saw of it is the cause."""
+    """Contract: rank 2 has a diagnosis, so it was present. The cause is the problem that the others
+    detected."""
     made = job(everywhere(diagnosis("peer.never_came", 2, c02="dns.no_record")), at_second=12)
     ended(made, 0, 1, 2, 3)
     seen = verdict(made, tmp_path)
@@ -217,7 +223,8 @@ def test_rank_that_was_there_is_filtered(tmp_path: Path) -> None:
     ],
 )
 def test_why_a_name_does_not_exist(tmp_path: Path, fault: str, cause: str, ranks: list[int]) -> None:
-    """Contract: only what the API server said names the Service; else the name is the cause."""
+    """Contract: the Service is the cause only if its recorded state shows a problem. Otherwise, the missing
+    name is."""
     made = job(everywhere(diagnosis("dns.no_record", 2)), service=False)
     ended(made, 0, 1, 2, 3)
     selector = {"selector": {"app": "x"}, "one label": {COMPLETION_INDEX: "2"}}.get(fault, LABELS)
@@ -238,7 +245,7 @@ def test_why_a_name_does_not_exist(tmp_path: Path, fault: str, cause: str, ranks
 
 
 def services_without(job: bundles.Job, index: int) -> None:
-    """Record the endpoints of the Service without one pod."""
+    """Record the Service's endpoints, with one pod missing."""
     endpoints = [{"targetRef": {"name": job.pod_name(i)}} for i in range(job.nodes) if i != index]
     slice_ = {"name": f"{SERVICE}-x", "uid": "slice", "labels": {"kubernetes.io/service-name": SERVICE}}
     job.see("endpointslice", 2, {"metadata": slice_, "endpoints": endpoints})
@@ -259,7 +266,8 @@ def services_without(job: bundles.Job, index: int) -> None:
 def test_the_probe_from_outside_uses_the_same_words(
     tmp_path: Path, asked: dict[str, str] | None, resolved: list[str], cause: str
 ) -> None:
-    """Contract: what netcheck says in the container is the cause; without it, the general one is."""
+    """Contract: netcheck's result in the container determines the cause. Without it, the cause is a general
+    one."""
     made = bundles.healthy()
     made.drop("jobset", 2)
     for index in range(2):
@@ -279,7 +287,8 @@ def test_the_probe_from_outside_uses_the_same_words(
 
 
 def test_broken_watch_does_not_hide_recorded_selector(tmp_path: Path) -> None:
-    """Contract: seen on a busy cluster: the API server restarted, and every watch was listed again."""
+    """Contract: this occurred on a busy cluster, when the API server restarted and all watches had to list
+    their objects again."""
     made = job(everywhere(diagnosis("dns.no_record", 0, 1, 2, 3)), service=False)
     services(made, {"app": "nobody"})
     ended(made, 0, 1, 2, 3)

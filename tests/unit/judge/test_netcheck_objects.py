@@ -1,4 +1,5 @@
-"""What the objects of the API server add to netcheck: the node that rejects, and the specs of the pods."""
+"""Findings of netcheck that are explained by Kubernetes objects, such as the rejecting node and the specs of
+the pods."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from harness.judge import judge
 
 REJECTED = "tcp.rejected"
 HOSTS = {0: "10.9.0.1", 1: "10.9.0.2", 2: "10.9.0.1", 3: "10.9.0.2"}
-"""Node index → the address of its node: two nodes with two pods each."""
+"""Maps each pod's node index to the address of its node. There are two nodes with two pods each."""
 
 
 def verdict(job: bundles.Job, tmp_path: Path) -> Verdict:
@@ -44,7 +45,8 @@ def on_two_nodes(job: bundles.Job) -> None:
 
 
 def rejecting(senders: dict[int, str], *pairs: str) -> NetcheckDiagnosis:
-    """Return a diagnosis in which these pairs are rejected by the machine that the probing rank heard."""
+    """Return a diagnosis in which the connections of these pairs are rejected. `senders` maps each probing
+    rank to the address that sent the rejection."""
     one = diagnosis(REJECTED, 0, 1, 2, 3, **dict.fromkeys(pairs, REJECTED))
     rows = {
         s: {
@@ -85,7 +87,8 @@ def test_healthy_pod_on_node_that_rejects_is_not_accused(tmp_path: Path) -> None
 
 
 def test_rejected_connection_without_icmp_message_is_rejected_too(tmp_path: Path) -> None:
-    """Contract: seen on a cluster: the kernel limits its rate of ICMP messages, so some pairs got nothing."""
+    """Contract: the kernel limits the rate of ICMP messages, so on a real cluster some pairs received no
+    message."""
     one = rejecting({0: "10.9.0.2", 2: "10.9.0.2", 3: "10.9.0.2"}, "c01", "c21", "c31")
     rows = {**one.rows, 0: {**one.rows[0], 1: one.rows[0][1].model_copy(update={"outcome": "tcp.filtered"})}}
     rows[0][1] = rows[0][1].model_copy(update={"sender": ""})
@@ -97,7 +100,7 @@ def test_rejected_connection_without_icmp_message_is_rejected_too(tmp_path: Path
 
 
 def test_machine_outside_cluster_that_rejects_is_no_node(tmp_path: Path) -> None:
-    """Contract: the ranks are those that the pods named."""
+    """Contract: the verdict names the ranks in the pods' diagnoses, and no node."""
     made = job(everywhere(rejecting(dict.fromkeys(range(4), "192.0.2.7"), "c01", "c21", "c31")))
     made.netchecks = [
         one.model_copy(update={"diagnosis": one.diagnosis.model_copy(update={"ranks": [1]})})
@@ -110,7 +113,8 @@ def test_machine_outside_cluster_that_rejects_is_no_node(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("cause", ["tcp.filtered", REJECTED])
 def test_rows_that_rank_0_did_not_get_count(tmp_path: Path, cause: str) -> None:
-    """Contract: rank 0 knows its own row only, and accuses nobody. All rows together accuse the node."""
+    """Contract: rank 0 knows only its own row, which is not enough to accuse a node. All rows together
+    are."""
     diagnoses = {}
     for index in range(NODES):
         bad = {
@@ -133,7 +137,8 @@ def test_rows_that_rank_0_did_not_get_count(tmp_path: Path, cause: str) -> None:
 
 @pytest.mark.parametrize("own", ["tcp.denied", "tcp.no_route"])
 def test_error_of_accused_pod_itself_is_cause(tmp_path: Path, own: str) -> None:
-    """Contract: seen on a cluster: a route in the pod forbids its packets, so the others get no response."""
+    """Contract: a route in the pod blocks its packets, so the other pods receive no response. This occurred
+    on a real cluster."""
     to_3 = {f"c{s}3": "tcp.filtered" for s in range(3)}
     diagnoses = everywhere(diagnosis("tcp.filtered", 3, **to_3))
     alone = diagnosis(own, 3, whole=False, **{f"c3{r}": own for r in range(3)})
@@ -190,7 +195,7 @@ def test_dns_settings_of_the_pods_are_the_cause(
 
 
 def test_a_search_path_that_netcheck_found_stays_the_cause(tmp_path: Path) -> None:
-    """Contract: the setting that explains it is named beside it."""
+    """Contract: the verdict also names the setting that explains the search path."""
     nowhere = {f"c{s}{r}": "dns.search_path" for s in range(NODES) for r in range(NODES) if s != r}
     made = job(everywhere(diagnosis("dns.search_path", 0, 1, 2, 3, **nowhere)))
     ended(made, 0, 1, 2, 3)
@@ -257,7 +262,8 @@ def test_service_with_cluster_ip_causes_missing_names(tmp_path: Path) -> None:
 
 
 def test_service_with_cluster_ip_and_unready_pods(tmp_path: Path) -> None:
-    """Contract: seen on a cluster: CoreDNS has the names of single pods for a Service with a cluster IP."""
+    """Contract: CoreDNS also serves names of single pods for a Service with a cluster IP. This occurred on a
+    real cluster."""
     made = job(everywhere(diagnosis("dns.no_record", 0, 1, 2, 3)))
     ended(made, 0, 1, 2, 3)
     for kind, seen_ in made.objects:
@@ -281,7 +287,7 @@ def test_service_without_selector_and_endpoints_is_cause(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("host", [True, False], ids=["hostNetwork", "hostPort"])
 def test_two_pods_on_one_host_port_are_named(tmp_path: Path, host: bool) -> None:
-    """Contract: the port, and the pod that has it."""
+    """Contract: the verdict names the port and the pod that uses it."""
     made = job({0: diagnosis("peer.never_came", 3)})
     ended(made, 0, 1, 2)
     made.drop_pod(3)
@@ -300,7 +306,8 @@ def test_two_pods_on_one_host_port_are_named(tmp_path: Path, host: bool) -> None
 
 
 def test_pod_with_late_host_port_names_port(tmp_path: Path) -> None:
-    """Contract: seen on a cluster: the pod runs when the others, which had the port, have ended."""
+    """Contract: the pod can run only after the others, which used the port, have ended. This occurred on a
+    real cluster."""
     made = job({0: diagnosis("peer.never_came", 3)})
     ended(made, 0, 1, 2)
     made.drop_pod(3)

@@ -1,4 +1,4 @@
-"""Which failed nodes are at fault themselves: only those may be tainted."""
+"""Only failed nodes that are proved to be at fault themselves may be tainted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.workers.acceptance.causes import ADVICE
 
 @dataclass(frozen=True)
 class Failing(Node):
-    """A node one of whose checks fails with this cause."""
+    """A node with one check that fails with this cause."""
 
     cause: str = ""
 
@@ -27,7 +27,7 @@ class Failing(Node):
 
 @dataclass(frozen=True)
 class WithoutCuda(Node):
-    """A node whose pod has an image without CUDA: one check, and no more."""
+    """A node whose pod has an image without CUDA. It has only one check."""
 
     def checks(self) -> list[AcceptanceCheck]:
         text, cause = "built without CUDA", "image.no_cuda"
@@ -45,7 +45,7 @@ def reasons(nodes: list[Node]) -> dict[str, str]:
 
 @pytest.mark.parametrize("cause", sorted(COMPARED | OWN))
 def test_a_cause_that_most_nodes_share_is_nobodys_own(cause: str) -> None:
-    """An image without CUDA: every node of the fleet is FAIL gpu.absent, and none is at fault."""
+    """For example, an image without CUDA makes every node FAIL, but no node is at fault."""
     found = reasons(failing(4, of=5, cause=cause))
     assert sorted(found) == ["gpu-00", "gpu-01", "gpu-02", "gpu-03"]
     assert found["gpu-00"] == f"4 of 5 nodes failed with {cause}: look for a common reason"
@@ -67,7 +67,7 @@ def test_a_single_node_is_blamed_only_for_hardware() -> None:
 
 
 def test_a_failure_on_most_nodes_needs_force_to_taint() -> None:
-    """Contract: also one whose own fault is proved, until --force says so."""
+    """Contract: if most nodes fail, a node is tainted only with --force, even if its own fault is proved."""
     nodes = failing(4, of=4, cause="gpu.driver")
     nodes = changed(nodes, 1, bad={("compute.gemm.bf16.correct", 1): "FAIL"})
     found = reasons(nodes)
@@ -94,7 +94,7 @@ def test_more_than_half_share_a_cause(count: int, shared: bool) -> None:
 
 
 def test_an_image_without_cuda_accuses_no_node() -> None:
-    """Contract: its nodes are UNKNOWN, and so neither failed nor tainted."""
+    """Contract: the nodes are UNKNOWN, so they neither count as failed nor are tainted."""
     nodes = [WithoutCuda(node.name) for node in healthy(3)]
     found = fleet(records(nodes), expected(nodes))
     assert {node.verdict for node in found.nodes} == {"UNKNOWN"}

@@ -1,4 +1,4 @@
-"""The account of keys: it closes, or says what is missing. Values that the client left out are a FAIL."""
+"""The check that accounts for every key passed to `run.log`. Values that the client omitted are a FAIL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ BOOLEAN = "the client leaves out booleans (bool)"
 
 
 def accounted(rank: int = 0, *left: Entry, **account: object) -> bundles.Job:
-    """A healthy job whose recorders account for keys; one rank's client left out these values."""
+    """Return a healthy job whose recorders account for keys, and in which one rank's client omitted these
+    values."""
     job = bundles.healthy()
     launch = job.manifest.launch
     assert launch is not None
@@ -115,7 +116,7 @@ def test_an_account_that_does_not_close_is_no_pass(
 
 
 def test_a_rank_without_a_recorder_is_no_pass(judged: Judged) -> None:
-    """Contract: a worker's own record cannot tell what the client was given."""
+    """Contract: a worker's own record does not show which values were passed to the client."""
     job = accounted()
     job.retell(1, job.rows(1))
     verdict = judged(job)

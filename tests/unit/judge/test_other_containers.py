@@ -1,4 +1,4 @@
-"""Other containers of a rank's pod that keep a job from starting or from its end are named in the verdict."""
+"""Other containers in a rank's pod that prevent a job from starting or ending are named in the verdict."""
 
 import json
 
@@ -13,7 +13,7 @@ RUNNING = {"running": {"startedAt": at(5)}}
 
 
 def give(job, name, state, *, index=0, when=7.0, init=False, own="waiting", phase="Pending", **spec):
-    """Show one pod once more with another container in this state."""
+    """Add a state of one pod in which an additional container has this state."""
     own_state = {
         "waiting": {"waiting": {"reason": "PodInitializing"}},
         "running": RUNNING,
@@ -35,7 +35,7 @@ def give(job, name, state, *, index=0, when=7.0, init=False, own="waiting", phas
 
 
 def template(job, *init):
-    """Give the JobSet a pod template with these init containers beside the ranks' container."""
+    """Add a pod template to the JobSet with these init containers and the ranks' container."""
     spec = {"initContainers": [{"name": name} for name in init], "containers": [{"name": CONTAINER}]}
     for kind, seen in job.objects:
         if kind == "jobset":
@@ -56,14 +56,15 @@ def judged(tmp_path):
 
 
 def starting(keep=2):
-    """Return a job whose pods were seen and whose ranks never started."""
+    """Return a job whose pods were created but whose ranks never started."""
     job = stuck(bundles.healthy(), keep)
     job.truth, job.logs, job.runs, job.attachments, job.points = {}, {}, [], [], []
     return job
 
 
 def test_an_init_container_that_failed_is_named(judged):
-    """Contract: container, pod, image, exit code, its last log line and who added it are in the verdict."""
+    """Contract: the verdict names the container, its pod, image, exit code and last log line, and who added
+    it."""
     job = starting()
     for index in (0, 1):
         give(job, "warm-cache", FAILED, index=index, init=True, phase="Failed")
@@ -83,7 +84,8 @@ def test_an_init_container_that_failed_is_named(judged):
 
 
 def test_init_container_that_kubelet_starts_again_and_again(judged):
-    """Contract: an init container that waits between two tries has failed; the state before says how."""
+    """Contract: an init container that is waiting for its next retry has failed, and its last state shows
+    how."""
     job = starting()
     back_off = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}}
     give(job, "licence", back_off, init=True, status={"lastState": FAILED, "restartCount": 4})
@@ -107,7 +109,8 @@ def test_an_init_container_that_ran_out_of_memory(judged):
 
 
 def test_an_init_container_that_does_not_end_is_named(judged):
-    """Contract: where the wait ends in an init container, the verdict says which one and for how long."""
+    """Contract: if an init container is still running at the deadline, the verdict names it and its running
+    time."""
     job = starting()
     for index in (0, 1):
         give(job, "warm-cache", RUNNING, index=index, init=True, status={"started": True})
@@ -115,11 +118,11 @@ def test_an_init_container_that_does_not_end_is_named(judged):
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("rank.init_container_unended", [0, 1])
     assert "init container warm-cache" in verdict.explanation.lower()
-    assert "35 s" in verdict.explanation.lower()  # from 5 to the deadline at 40
+    assert "35 s" in verdict.explanation.lower()  # The container ran from second 5 to the deadline at 40.
 
 
 def leave(job, index, when):
-    """Delete a pod: its containers are killed 30 s later."""
+    """Delete a pod, whose containers are killed 30 s later."""
     pod = next(seen.object for kind, seen in reversed(job.objects) if kind == "pod")
     metadata = {**pod["metadata"], "deletionTimestamp": at(when + 30), "deletionGracePeriodSeconds": 30}
     job.see("pod", when, {**pod, "metadata": metadata})
@@ -130,7 +133,7 @@ def leave(job, index, when):
 
 
 def test_an_evicted_init_container_is_unended_not_failed(judged):
-    """Contract: it was killed with its pod, and had not failed by itself."""
+    """Contract: the container was killed with its pod and did not fail on its own."""
     job = starting()
     for index in (0, 1):
         give(job, "warm-cache", RUNNING, index=index, init=True)
@@ -144,7 +147,7 @@ def test_an_evicted_init_container_is_unended_not_failed(judged):
 
 
 def test_a_pod_that_somebody_deleted_in_its_init_container(judged):
-    """Contract: the deletion is the cause, and not the container that it ended."""
+    """Contract: the deletion is the cause, and not the container that was ended by it."""
     job = starting()
     give(job, "warm-cache", RUNNING, init=True)
     leave(job, 0, 25)
@@ -154,7 +157,8 @@ def test_a_pod_that_somebody_deleted_in_its_init_container(judged):
 
 
 def test_the_image_of_an_init_container(judged):
-    """Contract: an image that no node has is image.not_found, with the container that asks for it."""
+    """Contract: if an image does not exist, the cause is image.not_found, and the container that requests it
+    is named."""
     job = starting()
     pull = {"waiting": {"reason": "ErrImagePull", "message": "registry.example/tools:2: not found"}}
     give(job, "warm-cache", pull, init=True)
@@ -165,7 +169,7 @@ def test_the_image_of_an_init_container(judged):
 
 
 def test_image_of_helper_beside_rank_that_runs(judged):
-    """Contract: a helper whose image is absent is named, though its rank runs."""
+    """Contract: a helper container whose image cannot be pulled is named even if its rank is running."""
     job = stuck(bundles.healthy(), 3)
     pull = {"waiting": {"reason": "ImagePullBackOff", "message": 'image "x" not found'}}
     give(job, "proxy", pull, own="running", when=8)
@@ -192,7 +196,8 @@ def test_a_helper_that_never_ends_blocks_the_job(judged):
 
 
 def test_a_helper_that_failed_is_why_the_job_failed(judged):
-    """Contract: ranks ended with 0, a sidecar with 7: the JobSet failed because of the sidecar."""
+    """Contract: if all ranks exited with 0 and a sidecar exited with 7, the sidecar is the reason why the
+    JobSet failed."""
     job = bundles.healthy()
     job.drop("jobset", 2)
     job.drop_pod(1, after=30)
@@ -207,10 +212,11 @@ def test_a_helper_that_failed_is_why_the_job_failed(judged):
 
 
 def test_a_helper_exit_before_the_crash_is_mentioned(judged):
-    """Contract: a proxy that ended before its rank crashed is said beside the crash."""
+    """Contract: if a proxy ended before its rank crashed, the verdict mentions it in addition to the
+    crash."""
     job = bundles.healthy()
     bundles.crash(job, 1)
-    state = json.loads(json.dumps(job.objects[-1][1].object))  # the JobSet stays the last one
+    state = json.loads(json.dumps(job.objects[-1][1].object))  # The JobSet must remain the last object.
     job.drop_pod(1, after=12)
     seven = {"terminated": {"exitCode": 7, "reason": "Error", "finishedAt": at(9)}}
     pod = give(job, "proxy", seven, index=1, own="ended", phase="Failed", when=12.5)
@@ -225,7 +231,7 @@ def test_a_helper_exit_before_the_crash_is_mentioned(judged):
 
 
 def test_a_container_of_the_job_template_is_not_injected(judged):
-    """Contract: what the launched object's own template has was added by nobody else."""
+    """Contract: a container in the launched object's own template was not added by another client."""
     job = starting()
     give(job, "warm-cache", FAILED, init=True, phase="Failed")
     job.jobset(9, "Failed")

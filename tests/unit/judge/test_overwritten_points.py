@@ -30,7 +30,7 @@ Judged = Callable[[bundles.Job], Verdict]
 
 
 def relived(job: bundles.Job, *lives: list[TruthLine]) -> bundles.Job:
-    """Make these lines the record of rank 0, with the end that fits. The tracker gets every row."""
+    """Replace the record of rank 0 with these lines and a matching end. The tracker receives every row."""
     rows = [line for life in lives for line in life if isinstance(line, TruthRow)]
     attempts: list[list[TruthLine]] = []
     for life in lives:
@@ -75,7 +75,7 @@ def test_an_overwrite_by_the_same_process_is_a_note(judged: Judged) -> None:
 
 @pytest.mark.parametrize("values", [2, 6])
 def test_metric_whose_values_all_have_one_step_is_explained(judged: Judged, values: int) -> None:
-    """Contract: mlflow#221. A program that never passes another step keeps only its last value."""
+    """Contract: mlflow#221. If a program logs all values with the same step, only the last value is kept."""
     rows = [
         TruthRow(metric="loss/node0", step=0, value=n + 0.5, time_ms=BEGUN + 1000 * n) for n in range(values)
     ]
@@ -133,7 +133,7 @@ def test_a_child_process_with_other_steps_is_no_restart(judged: Judged) -> None:
     ("cut", "message"), [(0, "rank 0: its end record is"), (1, "process 23, a child of the rank's")]
 )
 def test_rank_and_child_records_each_need_an_end(judged: Judged, cut: int, message: str) -> None:
-    """Contract: the end of a child is not that of the rank, and the other way round."""
+    """Contract: the end of a child process is not the end of the rank, and vice versa."""
     one = [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN + 100)]
     job = relived(bundles.healthy(), one, [child(23, BEGUN + 50, 7), *at_steps(6, 9, 0.5, BEGUN + 200)])
     ends = [at for at, line in enumerate(job.truth[0]) if isinstance(line, TruthEnd)]
@@ -174,7 +174,7 @@ def test_a_second_process_without_a_restart_overwrites_points(judged: Judged) ->
     ("by_script", "how"), [(False, overwritten.How.RESTART), (True, overwritten.How.BY_SCRIPT)]
 )
 def test_who_started_the_rank_again_is_told(by_script: bool, how: overwritten.How) -> None:
-    """Contract: a loop in the run script is no restart that the job allows."""
+    """Contract: a restart by a loop in the run script is not one that the job allows."""
     truth = Truth(0, [Attempt(begun(7, BEGUN)), Attempt(begun(23, BEGUN + 500))])
     truth.lives = [Life(0, 0, True), Life(1, 0, True)]
     series = Series()
@@ -186,7 +186,7 @@ def test_who_started_the_rank_again_is_told(by_script: bool, how: overwritten.Ho
 
 
 def past_the_limit(tmp_path: Path, rows: list[tuple[str, int, float]], limit: int) -> bundles.Job:
-    """A healthy job whose rank 0 logged these rows, past the row limit, through the real recorder."""
+    """Return a healthy job whose rank 0 logged these rows through the real recorder, beyond the row limit."""
     fd = os.memfd_create("truth")
     recorder = Recorder(bundles.NONCE, 0, row_limit=limit, fd=fd)
     for number, row in enumerate(rows):
@@ -239,7 +239,8 @@ def test_decreasing_steps_past_the_row_limit_hide_no_difference(
 def test_the_sign_of_a_zero_does_not_count(judged, logged: float, kept: float, raw: bool) -> None:
     """Contract: 0.0 and -0.0 are equal in rows and in blocks, because hosted Pluto's JSON loses the sign.
 
-    An older harness kept the sign in the digest of a block, so only a tracker that keeps it fits.
+    An older harness kept the sign in the digest of a block, which matches only if the tracker keeps the sign
+    too.
     """
     job = bundles.healthy()
     rows = [TruthRow(metric="late", step=s, value=logged, time_ms=2_000 + s) for s in range(3)]

@@ -1,4 +1,4 @@
-"""A Job or a StatefulSet is judged as a JobSet is: by its Workload where it names a queue, and by its end."""
+"""A Job or a StatefulSet is judged like a JobSet: by its Workload, if it is in a queue, and by its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ADMITTED = [cond("QuotaReserved", "True", "QuotaReserved"), cond("Admitted", "Tr
 
 
 def queued(kind: str) -> bundles.Job:
-    """Return a launch of this kind in a queue, of which nothing was seen yet."""
+    """Return a launch of this kind in a queue, without any recorded pods or Workloads."""
     job = bundles.healthy()
     job.objects = []
     job.truth, job.logs, job.points, job.runs, job.attachments = {}, {}, [], [], []
@@ -93,7 +93,8 @@ def judged(job: bundles.Job, tmp_path: Path) -> tuple[Verdict, dict[str, Check]]
 
 @pytest.mark.parametrize("kind", ["Job", "StatefulSet"])
 def test_what_kueue_does_not_admit(tmp_path: Path, kind: str) -> None:
-    """Contract: the cause is what Kueue says; gated pods are neither unschedulable nor missing."""
+    """Contract: Kueue's message determines the cause, and gated pods are neither unschedulable nor
+    missing."""
     job = queued(kind)
     launched(job, kind, 1, suspend=True) if kind == "Job" else launched(job, kind, 1)
     if kind == "StatefulSet":
@@ -108,7 +109,7 @@ def test_what_kueue_does_not_admit(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["Job", "StatefulSet"])
 def test_what_kueue_admits(tmp_path: Path, kind: str) -> None:
-    """Contract: the Workload is found for each kind, by its owner, and the checks pass by it."""
+    """Contract: for each kind, the Workload is found by its owner, and the checks pass because of it."""
     job = queued(kind)
     launched(job, kind, 1, suspend=True)
     workload(job, kind, 1.5, [PENDING])
@@ -122,7 +123,8 @@ def test_what_kueue_admits(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["Job", "StatefulSet"])
 def test_a_kind_that_kueue_does_not_manage(tmp_path: Path, kind: str) -> None:
-    """Contract: pods that ran without a Workload were not admitted, whatever else is well."""
+    """Contract: pods that ran without a Workload were not admitted by Kueue, even if everything else is
+    healthy."""
     job = queued(kind)
     launched(job, kind, 1)
     pods(job, 3, {}, "Running", nodeName="e2e-worker")
@@ -133,7 +135,8 @@ def test_a_kind_that_kueue_does_not_manage(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["Job", "StatefulSet"])
 def test_a_workload_that_is_not_in_the_evidence(tmp_path: Path, kind: str) -> None:
-    """Contract: what Kueue held back had a Workload. When it is not here, evidence is missing: UNKNOWN."""
+    """Contract: a job that Kueue held back had a Workload. If it is not in the bundle, evidence is missing,
+    so the verdict is UNKNOWN."""
     job = queued(kind)
     launched(job, kind, 1, suspend=kind == "Job")
     pods(job, 3, MANAGED, "Running", nodeName="e2e-worker")
@@ -143,7 +146,7 @@ def test_a_workload_that_is_not_in_the_evidence(tmp_path: Path, kind: str) -> No
 
 @pytest.mark.parametrize("kind", ["Job", "StatefulSet"])
 def test_kueue_that_makes_no_workload(tmp_path: Path, kind: str) -> None:
-    """Contract: a job that is held back without a Workload is a Kueue that does nothing."""
+    """Contract: if a job is suspended but has no Workload, Kueue is not reconciling."""
     job = queued(kind)
     launched(job, kind, 1, suspend=kind == "Job")
     if kind == "StatefulSet":
@@ -156,7 +159,8 @@ def test_kueue_that_makes_no_workload(tmp_path: Path, kind: str) -> None:
 
 
 def test_pods_whose_gate_stays(tmp_path: Path) -> None:
-    """Contract: admitted, and still gated: Kueue does nothing. The pods are not missing."""
+    """Contract: if pods are still gated after admission, Kueue is not reconciling. The pods do not count as
+    missing."""
     job = queued("StatefulSet")
     launched(job, "StatefulSet", 1)
     pods(job, 1.2, MANAGED, schedulingGates=GATE)
@@ -177,10 +181,9 @@ def test_pods_whose_gate_stays(tmp_path: Path) -> None:
 def test_a_job_that_reaches_its_own_deadline(
     tmp_path: Path, limit: int, advice: str, deleted: float | None
 ) -> None:
-    """Contract: the ranks that Kubernetes then ends did not crash, and nobody deleted their pods.
-
-    Seen on a cluster that was too slow: the verdict was rank.crashed, with a line of torchrun's stack. And
-    the Job's controller deletes the pods before it writes why: the verdict was rank.pod_deleted.
+    """Contract: ranks that Kubernetes ends at the Job's deadline did not crash, and no other client deleted
+    their pods. On a slow cluster, such ranks log a line of torchrun's stack. The Job controller deletes the
+    pods before it writes the reason to the Job's status.
     """
     job = queued("Job")
     assert job.manifest.expected is not None
@@ -203,7 +206,8 @@ def test_a_job_that_reaches_its_own_deadline(
 
 @pytest.mark.parametrize("reported", [True, False])
 def test_a_job_whose_deadline_is_deleting_its_pods(tmp_path: Path, reported: bool) -> None:
-    """Contract: the deletion is no change by others, also while the pods end or before the Job reports it."""
+    """Contract: the deletion is not attributed to other clients, even while the pods are terminating or
+    before the Job reports its deadline."""
     job = queued("Job")
     assert job.manifest.expected is not None
     expected = job.manifest.expected.model_copy(update={"queue": None, "min_nodes_used": 1})
@@ -237,7 +241,7 @@ def test_a_pod_that_somebody_deletes_well_before_the_deadline(tmp_path: Path) ->
 
 @pytest.mark.parametrize("stage", ["observe", "launch"])
 def test_harness_deletes_stateful_set_that_user_interrupted(tmp_path: Path, stage: str) -> None:
-    """Contract: the deletion is the harness's own, and no rank is said to have been deleted or to fail."""
+    """Contract: the harness's own deletion is not reported as a deletion or failure of ranks."""
     job = queued("StatefulSet")
     assert job.manifest.expected is not None
     expected = job.manifest.expected.model_copy(update={"queue": None, "min_nodes_used": 1})

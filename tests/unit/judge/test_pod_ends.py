@@ -1,4 +1,4 @@
-"""Find the first end and its reason: swallowed exit codes, deletions."""
+"""The first end of a rank and its reason, such as a hidden exit code or a deletion."""
 
 import json
 import re
@@ -14,7 +14,8 @@ from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceRecord
 
 @pytest.mark.parametrize(("word", "masked"), [("FAIL", False), ("UNKNOWN", False), ("PASS", True)])
 def test_a_reported_acceptance_failure_is_no_masked_exit_code(judged, word, masked):
-    """Contract: the report is judged, and not torchrun's echo of it; one that passed explains no code."""
+    """Contract: the acceptance report is judged, and not torchrun's report of the failure. A report that
+    passed does not explain an exit code."""
     job = bundles.healthy(2)
     says(job, 0, ["[RESULT] 1 checks"], code=1, shell=0)
     job.logs[job.pod_name(1)] = stamped(["[RESULT] 1 checks"])
@@ -29,7 +30,7 @@ def test_a_reported_acceptance_failure_is_no_masked_exit_code(judged, word, mask
 
 
 def test_an_exit_code_that_the_run_script_swallowed(judged):
-    """Contract: torchrun's report at the end of a log proves a failure although the pods succeed."""
+    """Contract: torchrun's failure report at the end of a log proves a failure even if the pods succeeded."""
     job = bundles.healthy()
     says(
         job,
@@ -47,7 +48,7 @@ def test_an_exit_code_that_the_run_script_swallowed(judged):
 
 
 def test_a_report_that_something_follows_swallowed_nothing(judged):
-    """Contract: a run script that tries again after a failure is not blamed for it."""
+    """Contract: a run script that retries after a failure is not accused of hiding an exit code."""
     job = bundles.healthy()
     says(job, 1, [], code=3, shell=0)
     job.logs[job.pod_name(1)] += stamped(["[rank 1] done: 12 points"])
@@ -55,7 +56,8 @@ def test_a_report_that_something_follows_swallowed_nothing(judged):
 
 
 def test_a_rank_that_left_early(judged):
-    """Contract: a rank that exits with code 0 before the end of its truth is named, and its peer is not."""
+    """Contract: if a rank exits with 0 before the end of its ground truth, the verdict names it, and not its
+    peer."""
     job = failing()
     says(job, 0, ["[rank0]: RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"])
     job.ended(1, 11, 0, message=json.dumps({"exit": 0}))
@@ -67,8 +69,8 @@ def test_a_rank_that_left_early(judged):
 
 
 def test_rank_with_fewer_batches_is_named_beside_peer(judged):
-    """Contract: rank 1 finished its own work (meta-pytorch/torchrec#189), so it has not failed, but the
-    verdict says that it had ended, and after which step.
+    """Contract: rank 1 finished its own work (meta-pytorch/torchrec#189), so it has not failed. The verdict
+    still mentions that it had ended, and after which step.
     """
     job = failing()
     job.truth[1] = bundles.healthy().truth[1]
@@ -82,7 +84,7 @@ def test_rank_with_fewer_batches_is_named_beside_peer(judged):
 
 
 def test_a_silent_peer_of_a_timeout_is_named(judged):
-    """Contract: rank 1 left no stack (pytorch/gloo#511), so it is not proved that it hung. It is named."""
+    """Contract: rank 1 left no stack (pytorch/gloo#511), so a hang is not proved, but the rank is named."""
     job = failing()
     error = "[rank0]: RuntimeError: [../gloo/buffer.cc:81] Timed out waiting 20000ms for recv operation"
     says(job, 0, ["[rank 0] step 7 loss 0.5", error])
@@ -99,7 +101,8 @@ def test_a_silent_peer_of_a_timeout_is_named(judged):
 
 @pytest.mark.parametrize("peer", ["taken down", "lost it"])
 def test_a_deleted_pod_whose_end_was_seen(judged, peer):
-    """Contract: a deletion before any end was done by somebody, and a peer that then ends follows."""
+    """Contract: a deletion before any rank ended is the cause, and the end of a peer after it is a
+    consequence."""
     job = failing()
     gone = {"metadata": {"deletionTimestamp": at(42), "deletionGracePeriodSeconds": 30}}
     job.pod(1, 12.1, "Running", {"running": {"startedAt": at(5)}}, **gone)
@@ -118,9 +121,9 @@ def test_a_deleted_pod_whose_end_was_seen(judged, peer):
 
 @pytest.mark.parametrize(("failed_at", "peer"), [(12, "stopped"), (30, "deleted while it ran")])
 def test_pod_deleted_by_job_after_another_deletion(judged, failed_at, peer):
-    """Contract: the first deletion is the cause, although both are of the same second. The Job controller
-    counts a pod that is being deleted as failed, and deletes the others before it writes its condition. A Job
-    that fails much later did not delete them.
+    """Contract: the first deletion is the cause, even if both occurred within the same second. The Job
+    controller counts a pod that is being deleted as failed, and deletes the others before it writes its
+    condition. A Job that fails much later did not delete them.
     """
     job = failing()
     gone = {"metadata": {"deletionTimestamp": at(14), "deletionGracePeriodSeconds": 2}}
@@ -138,7 +141,7 @@ def test_pod_deleted_by_job_after_another_deletion(judged, failed_at, peer):
 
 
 def test_a_rank_that_failed_before_its_pod_was_deleted(judged):
-    """Contract: the rank's own exit code counts, although its peer's end was seen first."""
+    """Contract: the rank's own exit code is the cause, even if its peer's end was recorded first."""
     job = failing()
     gone = {"metadata": {"deletionTimestamp": at(42), "deletionGracePeriodSeconds": 30}}
     says(job, 0, ["[rank0]: RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:5"])
@@ -191,7 +194,7 @@ LOST = "RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:
     ],
 )
 def test_a_failed_write_is_named_only_if_fatal(judged, lines, cause):
-    """Contract: also after many steps; a full disk that the rank lived with is no cause."""
+    """Contract: a failed write is the cause even after many steps, but only if it ended the rank."""
     job = failing()
     says(job, 1, lines)
     job.ended(1, 12, 1, message=json.dumps({"exit": 1}))
@@ -201,7 +204,7 @@ def test_a_failed_write_is_named_only_if_fatal(judged, lines, cause):
 
 
 def evicted(job, when, why):
-    """Let rank 1's kubelet evict its pod, which it says in the pod's last state. Returns that state."""
+    """Let rank 1's kubelet evict its pod, and return the pod's last state, which contains the reason."""
     job.drop_pod(1, after=10)
     job.ended(1, when, 143, message="")
     _, last = [pair for pair in job.objects if pair[0] == "pod"][-1]
@@ -210,7 +213,8 @@ def evicted(job, when, why):
 
 
 def test_pod_that_its_kubelet_evicted_was_not_just_killed(judged):
-    """Contract: the kubelet ends the containers of a pod that wrote too much, and says why in its status."""
+    """Contract: the kubelet ends the containers of a pod that exceeds its storage limit, and writes the
+    reason to the pod's status."""
     job = bundles.healthy()
     bundles.crash(job, 1, 143)
     why = "Pod ephemeral local storage usage exceeds the total limit of containers 100Mi. "
@@ -222,7 +226,7 @@ def test_pod_that_its_kubelet_evicted_was_not_just_killed(judged):
 
 
 def test_container_that_its_kubelet_lost_with_evicted_pod(judged):
-    """Contract: it ran, it was not started again, and the eviction comes before its peer's end."""
+    """Contract: the container ran and was not restarted, and the eviction precedes the end of its peer."""
     job = bundles.healthy()
     bundles.crash(job, 0, 143)
     last = evicted(job, 9, "It wrote 30Mi. ")
@@ -236,7 +240,7 @@ def test_container_that_its_kubelet_lost_with_evicted_pod(judged):
 
 
 def test_a_rank_that_is_cut_off_from_the_tracker(judged):
-    """Contract: a rank that stands in a request of Pluto's client waits for the tracker."""
+    """Contract: a rank whose stack is in a request of Pluto's client is waiting for the tracker."""
     job = failing()
     says(job, 1, IN_CLIENT)
     says(job, 0, ["RuntimeError: Connection closed by peer"])
@@ -281,7 +285,7 @@ def test_a_rank_that_is_cut_off_from_the_tracker(judged):
     ],
 )
 def test_address_that_only_its_own_host_reaches_is_named(judged, lines):
-    """Contract: the ranks sent each other an address of loopback or of a link, on which they listen."""
+    """Contract: the ranks listened on a loopback or link-local address, and sent it to each other."""
     job = failing()
     for rank in range(2):
         job.truth[rank] = []
@@ -308,7 +312,7 @@ def test_error_of_start_counts_across_long_stack_only(judged, after, cause):
 
 
 def test_loopback_is_right_within_one_pod(judged):
-    """Contract: with one node, the ranks reach each other through loopback, until one of them ends."""
+    """Contract: on one node, the ranks can reach each other through loopback until one of them ends."""
     job = bundles.healthy(nodes=1, per_node=2)
     job.drop("workload", 2)
     job.drop("jobset", 2)
@@ -332,7 +336,7 @@ def test_loopback_is_right_within_one_pod(judged):
     ],
 )
 def test_interface_that_variable_names_and_pod_lacks(judged, line):
-    """Contract: gloo takes names alone; the pattern of NCCL that leaves interfaces out is no name to it."""
+    """Contract: gloo accepts only interface names, so NCCL's exclusion patterns do not apply to it."""
     job = failing()
     lines = [line, "Bootstrap : no socket interface found"] if "NCCL" in line else [line]
     for rank in range(2):

@@ -1,4 +1,5 @@
-"""Properties of every bundle: no cut, loss or reordering of evidence makes a PASS, and no judge raises."""
+"""Properties of every bundle: truncated, lost or reordered evidence never leads to a PASS, and no judge
+raises."""
 
 import shutil
 import tempfile
@@ -20,7 +21,7 @@ from harness.judge import judge as judged
 
 
 def judge(bundle: Bundle) -> Verdict:
-    """Return the verdict and fail when a judge raised. The engine alone would turn that into a cause."""
+    """Return the verdict. Fail the test if a judge raised an error, which the engine converts to a cause."""
     verdict = judged(bundle)
     failed = [check.explanation for check in verdict.checks if check.cause == "run.judge_error"]
     assert verdict.cause != "run.judge_error", verdict.explanation
@@ -41,7 +42,7 @@ def files(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_the_plain_bundles(name):
-    """Contract: the bundles that the properties start from have the verdict in their name."""
+    """Contract: the unchanged bundles have the verdict that their name states."""
     assert judge(Bundle.open(written(name))).verdict == {"healthy": "PASS", "cut off": "UNKNOWN"}.get(
         name, "FAIL"
     )
@@ -50,7 +51,8 @@ def test_the_plain_bundles(name):
 @given(st.data())
 @slow
 def test_cutting_a_file_makes_no_pass(data):
-    """Contract: any one file cut at any byte never raises and never turns FAIL or UNKNOWN into PASS."""
+    """Property: truncating any file at any byte never raises an error, and never turns FAIL or UNKNOWN into
+    PASS."""
     name = data.draw(st.sampled_from(list(JOBS)))
     path = data.draw(st.sampled_from(files(name)))
     with copy(name) as bundle:
@@ -64,14 +66,14 @@ def test_cutting_a_file_makes_no_pass(data):
 
 @pytest.mark.parametrize("name", JOBS)
 def test_cutting_a_file_between_its_lines_makes_no_pass(name):
-    """Contract: a cut at the end of a line, which leaves no trace, makes no PASS either."""
+    """Property: truncation at the end of a line, which leaves no trace, does not lead to a PASS either."""
     for path in files(name):
         lines = (written(name) / path).read_bytes().splitlines(keepends=True)
         for keep in range(0, len(lines), 1 if NIGHTLY else 4):
             with copy(name) as bundle:
                 (bundle / path).write_bytes(b"".join(lines[:keep]))
                 verdict = judge(Bundle.open(bundle))
-                free = path.startswith("logs/") and keep  # A log only explains.
+                free = path.startswith("logs/") and keep  # Logs are only used in explanations.
                 assert verdict.verdict != "PASS" or name == "healthy", (path, keep)
                 decides = path not in {"events.jsonl"} and not free
                 if decides and not path.startswith("objects/"):
@@ -80,7 +82,7 @@ def test_cutting_a_file_between_its_lines_makes_no_pass(name):
 
 @pytest.mark.parametrize("name", JOBS)
 def test_removing_a_file_makes_no_pass(name):
-    """Contract: a missing file is missing evidence: never PASS, also for a healthy job."""
+    """Contract: a missing file is missing evidence, so there is no PASS, even for a healthy job."""
     for path in files(name):
         with copy(name) as bundle:
             (bundle / path).unlink()
@@ -93,7 +95,7 @@ def test_removing_a_file_makes_no_pass(name):
 @given(st.data())
 @slow
 def test_garbage_never_raises(data):
-    """Contract: whatever the files contain, there is a verdict, and it is no PASS."""
+    """Property: whatever the files contain, there is a verdict, and it is not PASS."""
     name = data.draw(st.sampled_from(list(JOBS)))
     path = data.draw(st.sampled_from(files(name)))
     with copy(name) as bundle:
@@ -122,7 +124,7 @@ def test_garbage_never_raises(data):
 @given(st.sampled_from(list(JOBS)), st.randoms(use_true_random=False), st.integers(1, 3))
 @slow
 def test_odd_objects_never_raise(name, random, fields):
-    """Contract: objects whose fields have other types than Kubernetes' still get a verdict."""
+    """Property: there is a verdict even if the fields of objects have unexpected types."""
     job = JOBS[name]()
     kinds = sorted({kind for kind, _ in job.objects})
     for _ in range(fields):
@@ -135,7 +137,8 @@ def test_odd_objects_never_raise(name, random, fields):
 @given(st.data())
 @slow
 def test_the_order_of_watches_does_not_matter(data):
-    """Contract: deliveries permuted within a second and delivered twice give the same verdict and cause."""
+    """Property: if watch events are reordered within a second or repeated, the verdict and the cause are the
+    same."""
     name = data.draw(st.sampled_from(list(JOBS)))
     job = JOBS[name]()
     before = judge(Bundle.open(written(name)))
@@ -151,7 +154,8 @@ def test_the_order_of_watches_does_not_matter(data):
 @given(st.data())
 @slow
 def test_any_lost_point_is_found(data):
-    """Contract: whichever points are dropped, the verdict names a rank, metric and step of them."""
+    """Property: whichever points are dropped, the verdict names the rank, metric and step of at least one of
+    them."""
     job = bundles.healthy(nodes=data.draw(st.integers(1, 3)), per_node=data.draw(st.integers(1, 2)))
     gone = data.draw(st.lists(st.sampled_from(job.points), min_size=1, max_size=5, unique_by=id))
     job.points = [p for p in job.points if not any(p is g for g in gone)]
@@ -170,7 +174,7 @@ def test_any_lost_point_is_found(data):
 @given(st.data(), st.floats(allow_nan=False))
 @slow
 def test_any_wrong_value_is_found(data, value):
-    """Contract: a value that is not exactly the one logged is named with both values."""
+    """Property: if a value differs from the logged one, the verdict names both values."""
     job = bundles.healthy()
     at = data.draw(st.integers(0, len(job.points) - 1))
     old = job.points[at]
@@ -189,7 +193,7 @@ def test_any_wrong_value_is_found(data, value):
 def test_what_a_rank_overwrites_itself_is_not_lost(logged):
     """Contract: a rank that logs a step again is judged by Pluto's rule: the highest time, then the last.
 
-    Where the run shows another value than the one that was logged last, the verdict says so.
+    If the run contains a value other than the one that was logged last, the verdict mentions this.
     """
     job = bundles.healthy()
     rows = [TruthRow(metric="again", step=s, value=v, time_ms=50 + t) for s, v, t in logged]

@@ -1,4 +1,5 @@
-"""Jobs where only some ranks log: a PASS when the job says so, and a FAIL that says how to say so."""
+"""Jobs in which only some ranks log. This is a PASS if the job declares it. Otherwise, it is a FAIL that
+explains how to declare it."""
 
 import bundles
 from bundles import Job
@@ -39,7 +40,8 @@ def test_a_rank_that_is_not_there_cannot_log(judged):
 
 
 def test_a_silent_rank_must_have_run_to_its_end(judged):
-    """Contract: that a rank logged nothing is known only from its own end; without it there is no PASS."""
+    """Contract: only the end of a rank's record proves that it logged nothing. Without the end, there is no
+    PASS."""
     job = only_rank_0([0])
     job.truth[1] = []
     for _, seen in job.objects:
@@ -58,7 +60,7 @@ def test_a_silent_rank_that_crashed_is_a_crash(judged):
 
 
 def test_a_rank_that_was_to_log_nothing_may_log(judged):
-    """Contract: its points are judged as those of any rank."""
+    """Contract: if such a rank does log points, they are judged like those of any rank."""
     job = bundles.healthy()
     expected = job.manifest.expected.model_copy(update={"ranks_that_log": [0]})
     job.manifest = job.manifest.model_copy(update={"expected": expected})

@@ -1,8 +1,8 @@
 """Judge recorded bundles of real faults on real clusters again (tests/recorded/, made by `harness faults
 --record`).
 
-Each must get the verdict, cause and ranks that its fault's file says. No later damage to such evidence makes
-a PASS of it.
+Each must get the verdict, cause and ranks in its fault's file. Damage to the evidence must not turn the
+verdict into a PASS.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ RECORDED = {
 }
 FAULTS = catalogue()
 WITHOUT_MANAGERS = {"rank-jobset-suspended"}
-"""Recorded before the bundle kept who changed an object, so the verdict cannot name them."""
+"""Bundles that were recorded before field managers were, so the verdict cannot name the clients that changed
+objects."""
 CUTS = 12 if NIGHTLY else 1
-"""Cuts per bundle. Each bundle is cut at another place, so all kinds of files are cut."""
+"""The number of truncations per bundle. Each bundle is truncated at another place, so all kinds of files are
+covered."""
 HALF = list(RECORDED) if NIGHTLY else list(RECORDED)[::2]
 FOURTH = list(RECORDED) if NIGHTLY else list(RECORDED)[::4]
 ODD = 12 if NIGHTLY else 1
-"""Copies of each bundle with wrong types in three files of objects."""
+"""The number of copies of each bundle that have wrong types in three files of objects."""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ def short(verdict: Verdict) -> tuple[str, str | None, list[int]]:
 
 
 def test_the_faults_of_the_table_are_recorded():
-    """Contract: each row of docs/faults.md that left a bundle has its recording, and no other is there."""
+    """Contract: there is a recording for exactly those rows of docs/faults.md whose fault left a bundle."""
     judged = {name for name, fault in FAULTS.items() if fault.expect is not None and fault.expect.verdict}
     rows = set(re.findall(r"^\| ✓ \| \*\*([-a-z0-9]+)\*\*", Path("docs/faults.md").read_text(), re.MULTILINE))
     assert set(RECORDED) == judged & rows
@@ -67,7 +69,7 @@ def test_the_faults_of_the_table_are_recorded():
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_bundle_gets_the_verdict_of_its_fault(name, folder):
-    """Contract: the judges alone give the verdict that was given on the cluster, and say what it must say."""
+    """Contract: the judges reproduce the verdict from the cluster, and its text is the expected one."""
     expect = FAULTS[name].expect
     assert expect is not None
     verdict = _verdict(_extracted(name, folder))
@@ -81,7 +83,8 @@ def test_a_recorded_bundle_gets_the_verdict_of_its_fault(name, folder):
 
 @pytest.mark.parametrize("name", HALF)
 def test_cutting_recorded_evidence_makes_no_pass(name, folder, tmp_path):
-    """Contract: any file cut at any byte turns no FAIL or UNKNOWN into PASS, and no judge raises."""
+    """Contract: truncating any file at any byte does not turn FAIL or UNKNOWN into PASS, and no judge
+    raises."""
     whole = _extracted(name, folder)
     bad = FAULTS[name].expect.verdict != "PASS"
     chance = random.Random(name)
@@ -100,9 +103,8 @@ def test_cutting_recorded_evidence_makes_no_pass(name, folder, tmp_path):
 
 @pytest.mark.parametrize("name", FOURTH)
 def test_wrong_types_in_recorded_objects_raise_nowhere(name, folder, tmp_path):
-    """Contract: a value of any type in any field of recorded objects gives a verdict, and no judge raises.
-
-    A value of a wrong type in a field that a judge reads is damage, which is never a PASS.
+    """Contract: there is a verdict for any type of value in any field of recorded objects, and no judge
+    raises. A wrong type in a field that a judge reads is damage, which never leads to a PASS.
     """
     whole = _extracted(name, folder)
     chance = random.Random(f"types of {name}")
@@ -125,7 +127,7 @@ def test_wrong_types_in_recorded_objects_raise_nowhere(name, folder, tmp_path):
 
 @pytest.mark.parametrize("name", FOURTH)
 def test_the_order_and_repetition_of_deliveries_do_not_matter(name, folder, tmp_path):
-    """Contract: watch deliveries permuted within half a second and repeated give the same verdict."""
+    """Contract: if watch events are reordered within half a second and repeated, the verdict is the same."""
     whole = _extracted(name, folder)
     copy = shutil.copytree(whole, tmp_path / "permuted")
     chance = random.Random(name)

@@ -1,4 +1,5 @@
-"""Ranks that never meet: who did not come, and whether process, DNS, TCP, id or world size failed."""
+"""A rendezvous that does not complete: which rank did not join, and whether the process, DNS, TCP, id or
+world size is wrong."""
 
 import bundles
 import pytest
@@ -35,7 +36,7 @@ def inspection(job, index, command=None, connected=True, addresses=("10.0.0.1",)
 
 @pytest.fixture
 def judged(tmp_path):
-    """Judge a job whose ranks never met, as it was seen from inside."""
+    """Judge a job whose rendezvous did not complete, with these snapshots of its containers."""
 
     def judged_(job, *seen):
         job.drop("jobset", 2)
@@ -50,7 +51,7 @@ def judged(tmp_path):
 
 
 def test_a_process_that_never_came(judged):
-    """Contract: the pod without torchrun is named, with the program that runs in it."""
+    """Contract: the verdict names the pod without torchrun and the program that is running in it."""
     job = bundles.healthy()
     verdict = judged(job, inspection(job, 0), inspection(job, 1, ["sleep", "600"]))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rendezvous.agent_missing", [1])
@@ -59,7 +60,7 @@ def test_a_process_that_never_came(judged):
 
 
 def test_names_do_not_resolve(judged):
-    """Contract: a DNS failure is named before TCP is looked at."""
+    """Contract: a DNS failure takes precedence over a TCP failure."""
     job = bundles.healthy()
     seen = inspection(job, 1, torchrun(1, master_addr="nope"), connected=False, addresses=(), host="nope")
     verdict = judged(job, inspection(job, 0), seen)
@@ -68,14 +69,15 @@ def test_names_do_not_resolve(judged):
 
 
 def absent(seen):
-    """Make netcheck say in one container that the rendezvous host does not exist."""
+    """Return the snapshot of a container in which netcheck reports that the rendezvous host does not
+    exist."""
     asked = {f"{HOST}:1234": ProbeResult(outcome="dns.no_record", text=f"no such name: tried {HOST}.")}
     return seen.model_copy(update={"resolved": {HOST: []}, "connected": [], "asked": asked})
 
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_dns_that_differs_on_one_node_is_the_cause(judged, index):
-    """Contract: where a pod of another node resolves it, the Service is not to blame."""
+    """Contract: if a pod on another node resolves the name, the Service is not the cause."""
     job = bundles.healthy()
     seen = [absent(inspection(job, at)) if at == index else inspection(job, at) for at in range(2)]
     verdict = judged(job, *seen)
@@ -89,7 +91,8 @@ def test_a_name_that_no_pod_knows_is_missing(judged):
 
 
 def test_a_wrong_master_port_makes_the_rendezvous_unreachable(judged):
-    """Contract: no connection to the expected port is TCP, and the verdict gives the other nodes' port."""
+    """Contract: a missing connection to the expected port is a TCP failure, and the verdict names the port
+    that the other nodes use."""
     job = bundles.healthy()
     verdict = judged(
         job, inspection(job, 0), inspection(job, 1, torchrun(1, master_port="1235"), connected=False)
@@ -134,7 +137,7 @@ PODS = (("10.0.0.1", "fd00::1"), ("10.0.0.2", "fd00::2"))
 
 
 def with_addresses(job, pods=PODS):
-    """Give each pod its addresses, first that of the cluster's first address family."""
+    """Set each pod's addresses. The first one belongs to the cluster's primary address family."""
     for _, seen in [each for each in job.objects if each[0] == "pod"]:
         addresses = pods[int(seen.object["metadata"]["name"].split("-")[-2])]
         seen.object["status"] |= {"podIP": addresses[0], "podIPs": [{"ip": each} for each in addresses]}
@@ -159,7 +162,8 @@ def behind_a_service(job, rank, conf="timeout=60", outcome="tcp.refused"):
     ],
 )
 def test_a_store_that_no_torchrun_opened_is_named(judged, changed, cause, ranks):
-    """Contract: the address of a Service is no pod's own, and so each torchrun waits for another one."""
+    """Contract: the address of a Service does not belong to any pod, so each torchrun waits for another one
+    to open the store."""
     job = bundles.healthy()
     verdict = judged(job, *(behind_a_service(job, rank, **changed) for rank in range(2)))
     assert (verdict.cause, verdict.ranks) == (cause, ranks), verdict.explanation
@@ -231,14 +235,15 @@ def test_store_with_two_addresses_shows_other_rendezvous_id(judged, hosts, addre
 
 
 def test_another_number_of_nodes(judged):
-    """Contract: torchrun's number of nodes is compared with the job's."""
+    """Contract: torchrun's number of nodes is compared with that of the job."""
     job = bundles.healthy()
     verdict = judged(job, inspection(job, 0, torchrun(0, nnodes="1:3")), inspection(job, 1))
     assert (verdict.cause, verdict.ranks) == ("rendezvous.world_size", [0])
 
 
 def test_ranks_that_met(judged):
-    """Contract: a torchrun with a child has met the others. What happens after that is not the rendezvous."""
+    """Contract: a torchrun with a child process has completed the rendezvous, so later failures are not
+    rendezvous failures."""
     job = bundles.healthy()
     seen = [inspection(job, index) for index in range(2)]
     worker = Process(pid=20, parent=9, command=["python3", "-u", "/workspace/multinode.py"])
@@ -247,7 +252,8 @@ def test_ranks_that_met(judged):
 
 
 def test_more_ranks_than_the_job_has(tmp_path):
-    """Contract: a third rank of two is named by its pod, though all ranks completed."""
+    """Contract: if a job of two ranks has a third one, the verdict names the ranks of its pod, even if all
+    ranks completed."""
     job = bundles.healthy()
     job.truth[2] = [TruthRow(metric="m", step=0, value=1.0, time_ms=1)]
     frames = [

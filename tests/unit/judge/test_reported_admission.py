@@ -37,7 +37,8 @@ def pending(*conditions: dict[str, Any], checks: list[dict[str, Any]] | None = N
     ],
 )
 def test_an_admission_check_is_quoted_with_its_message(judged, conditions, state, message) -> None:
-    """Contract: the check that does not admit the job is named, whether or not quota is reserved."""
+    """Contract: the admission check that does not admit the job is named, whether or not quota is
+    reserved."""
     ready = {"name": "licences", "state": "Ready", "message": "3 licences"}
     checks = [ready, {"name": "nodes", "state": state, "message": message}]
     verdict = judged(pending(*conditions, checks=checks))
@@ -64,7 +65,7 @@ def test_workload_with_quota_and_without_checks_is_not_admitted(judged, assignme
 
 
 def test_kueue_is_not_blamed_after_harness_stopped(judged) -> None:
-    """Contract: Kueue could still have admitted the Workload in the next moment."""
+    """Contract: Kueue could still have admitted the Workload after the harness stopped."""
     job = pending(RESERVED)
     job.manifest = job.manifest.model_copy(update={"interrupted": "SIGINT"})
     verdict = judged(job)
@@ -180,7 +181,7 @@ def test_admitted_job_that_stays_suspended_is_named(judged, owner, outcome, says
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", outcome), verdict.explanation
     assert says in verdict.explanation
-    # An admission just before the deadline is not a neglected one.
+    # An admission just before the deadline does not mean that the controller is inactive.
     late = pending(RESERVED, cond("Admitted", "True", "Admitted", when=39))
     assert "still suspended" not in judged(late).explanation
 

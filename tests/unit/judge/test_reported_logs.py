@@ -1,4 +1,5 @@
-"""Logs of ranks as public bug reports have them: the right rank, its own error, and advice that fits it."""
+"""Logs of ranks from public bug reports: the verdict names the right rank and its own error, with suitable
+advice."""
 
 from __future__ import annotations
 
@@ -211,7 +212,7 @@ WORLD = "FileNotFoundError: [Errno 2] No such file or directory: '/out/model_wor
     ],
 )
 def test_error_of_every_rank_is_not_attributed_to_first(judged, errors, ranks) -> None:
-    """Contract: the ranks that ended later raised it by themselves, and the explanation says so."""
+    """Contract: the explanation states that the ranks that ended later raised the same error on their own."""
     job = job_of(Case(of(1, errors[1]), "", [], ""))
     job.logs[job.pod_name(0)] = stamped(of(0, errors[0])) + stamped(REPORT, rank=0, code=1, shell=1)
     verdict = judged(job)
@@ -301,13 +302,14 @@ GONE = ["torch.distributed.DistNetworkError: Broken pipe", *CAUSED]
 def test_name_that_only_its_own_pod_resolves_is_named(
     judged, host: str, options: list[str], more: list[str] | None, cause: str, ranks: list[int]
 ) -> None:
-    """Contract: torchrun met, and its workers wait for MASTER_ADDR. Rank 0 itself waits for the others."""
+    """Contract: torchrun's rendezvous completed, but its workers are waiting for MASTER_ADDR, and rank 0 for
+    the others."""
     job = recorded(job_of(Case([], "", [], "")))
     job.truth, job.points, job.runs, job.attachments = {}, [], [], []
     host = host.format(pod=job.pod_name(0).rpartition("-")[0])
     own = TIMED_OUT.replace("torch.distributed.DistNetworkError:", "[E817 17:41:01.2 socket.cpp:1023] [c10d]")
     lines = [line.format(host=host) for line in (*UNRESOLVED, *(more or ()), own, *TRACEBACK, TIMED_OUT)]
-    if more is None:  # As seen on kind with torch 2.6: the store is gone before the worker has given up.
+    if more is None:  # On kind with torch 2.6, the store is closed before the worker's timeout.
         again = UNRESOLVED[-1].replace("41:01", "41:31")
         lines = [line.format(host=host) for line in (*UNRESOLVED, own, again)] + [
             *BROKEN * 7,
@@ -328,7 +330,7 @@ def test_name_that_only_its_own_pod_resolves_is_named(
 
 
 def test_late_name_does_not_explain_refused_connection(judged) -> None:
-    """Contract: PyTorch logs no refused connection, and gives up in the moment of its last attempt."""
+    """Contract: PyTorch does not log a refused connection, and fails at the time of its last attempt."""
     job = recorded(job_of(Case([], "", [], "")))
     job.truth, job.points, job.runs, job.attachments = {}, [], [], []
     own = TIMED_OUT.replace("torch.distributed.DistNetworkError:", "[E817 17:41:01.2 socket.cpp:1023] [c10d]")
@@ -354,7 +356,7 @@ def test_name_that_only_script_connects_to_is_not_torchruns(judged) -> None:
 
 
 def test_an_unknown_error_beside_lost_peers_is_not_preferred(judged) -> None:
-    """Contract: of two pods with own errors, the one in which no rank lost a peer failed first."""
+    """Contract: if two pods have errors of their own, the pod in which no rank lost a peer failed first."""
     job = job_of(Case(of(3, SHARD), "", [], "", rank=3, per_node=2))
     lines = stamped([*of(0, PEER), *of(1, "RuntimeError: the step could not be completed")])
     job.logs[job.pod_name(0)] = lines + stamped(REPORT, rank=0, code=1, shell=1)
@@ -364,7 +366,8 @@ def test_an_unknown_error_beside_lost_peers_is_not_preferred(judged) -> None:
 
 @pytest.mark.parametrize("kills", [0, 1])
 def test_a_rank_that_the_kernel_killed_out_of_memory(judged, kills: int) -> None:
-    """Contract: torchrun's record says it where the pod's status says only Error (kubernetes #78973)."""
+    """Contract: torchrun's record shows the kill even if the pod's status contains only the reason Error
+    (kubernetes #78973)."""
     job = recorded(job_of(Case(["step 5"], "", [], "", code=-9)))
     pod = PodEvents(job, 1)
     pod.agent(7, "--nnodes=2")
@@ -399,6 +402,6 @@ def test_a_rank_that_the_kernel_killed_out_of_memory(judged, kills: int) -> None
     ],
 )
 def test_advice_for_an_error_of_a_library(error: str, part: str) -> None:
-    """Contract: an error whose words are not those of a library gets no advice."""
+    """Contract: an error that is not a known message of a library gets no advice."""
     assert part in known_errors.advice(error)
     assert bool(part) == bool(known_errors.advice(error))

@@ -1,4 +1,4 @@
-"""Pods and Workloads as public bug reports have them, whose state hides why the job failed."""
+"""Pods and Workloads from public bug reports, whose state hides the reason why the job failed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ NO_ROOM = "Pod was rejected: Node didn't have enough resource: "
 
 
 def never_started(reason: str, message: str) -> bundles.Job:
-    """Return a failed job: node 1's pod was rejected by its kubelet, and node 0's was then taken down."""
+    """Return a failed job, in which node 1's pod was rejected by its kubelet and node 0's pod was then
+    terminated."""
     job = bundles.healthy()
     for kind, keep in (("workload", 2), ("jobset", 2)):
         job.drop(kind, keep)
@@ -38,7 +39,7 @@ def never_started(reason: str, message: str) -> bundles.Job:
     [
         # kubernetes #115325, #98928, volcano #2282
         ("OutOfcpu", f"{NO_ROOM}cpu, requested: 100, used: 3838, capacity: 3920", "scheduling.not_started"),
-        # OSMO #1036: other pods have the GPUs, so nothing is wrong with the node.
+        # OSMO #1036: the GPUs are in use by other pods, so the node is healthy.
         (
             "OutOfnvidia.com/gpu",
             f"{NO_ROOM}nvidia.com/gpu, requested: 8, used: 8, capacity: 8",
@@ -82,7 +83,7 @@ def never_started(reason: str, message: str) -> bundles.Job:
     ],
 )
 def test_pod_that_its_kubelet_rejects_is_why_job_failed(judged, reason, message, cause) -> None:
-    """Contract: the rank whose pod was taken down after that is not accused."""
+    """Contract: the rank whose pod was terminated after the rejection is not accused."""
     verdict = judged(never_started(reason, message))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", cause, [1]), verdict.explanation
     assert message.removeprefix("Pod was rejected: ") in verdict.explanation
@@ -313,7 +314,7 @@ def test_a_decision_of_kueue_is_not_called_absent(judged, message: str, reason: 
 
 @pytest.mark.parametrize(("until", "named"), [(90, True), (40, False)])
 def test_a_pod_that_stays_terminating_is_named(judged, until, named) -> None:
-    """kubernetes-sigs/jobset#576: the restart waits for a pod that its kubelet cannot stop."""
+    """kubernetes-sigs/jobset#576: the restart is waiting for a pod that its kubelet cannot stop."""
     job = failing()
     says(job, 1, ["RuntimeError: CUDA error: device-side assert triggered"])
     job.ended(1, 11, 1, message=json.dumps({"exit": 1}))
@@ -343,7 +344,8 @@ def test_pod_with_finalizer_is_not_blamed_on_kubelet(judged) -> None:
 
 @pytest.mark.parametrize(("ended", "cause"), [(9, "rank.crashed"), (13, "rank.pod_deleted")])
 def test_rank_without_log_ended_before_pod_deletion(judged, ended, cause) -> None:
-    """kubernetes/kubernetes#98012: the kubelet reports the end late, and the log is gone with its node."""
+    """kubernetes/kubernetes#98012: the kubelet reports the container's end late, and the log was deleted with
+    its node."""
     job = failing()
     del job.logs[job.pod_name(1)]
     gone = {"metadata": {"deletionTimestamp": at(42), "deletionGracePeriodSeconds": 30}}

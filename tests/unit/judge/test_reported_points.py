@@ -1,4 +1,4 @@
-"""Points as public bug reports of trackers have them: lost, altered, repeated, out of order."""
+"""Points from public bug reports about trackers: lost, altered, repeated or out of order."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def as_logged(job: bundles.Job, rows: Rows) -> list[Point]:
 
 
 def with_(change: Callable[[TruthRow], dict[str, Any]]) -> Sent:
-    """Return a tracker that keeps each point with these fields changed."""
+    """Return a function that simulates a tracker that stores each point with these fields changed."""
     return lambda job, rows: [point(job, 1, one, **change(one)) for one in rows]
 
 
 @dataclass(frozen=True)
 class Case:
-    """The rows that rank 1 logs, what the tracker keeps of them, and the right verdict."""
+    """The rows that rank 1 logs, the points that the tracker stores, and the expected verdict."""
 
     rows: list[TruthRow]
     sent: Sent = as_logged
@@ -195,7 +195,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_reported_points_are_judged_with_their_reason(judged, name: str) -> None:
-    """Contract: what is kept as logged passes, and an alteration is not called another writer's."""
+    """Contract: unaltered points pass, and altered points are not attributed to another writer."""
     case = CASES[name]
     job = bundles.healthy()
     job.retell(1, case.rows)
@@ -209,7 +209,7 @@ def test_reported_points_are_judged_with_their_reason(judged, name: str) -> None
 
 
 def test_other_values_are_not_called_a_conversion(judged) -> None:
-    """Contract: one value that no conversion explains means that another writer is possible."""
+    """Contract: if a conversion does not explain one of the values, another writer may have changed it."""
     rows = [row("a", 1, math.inf), row("a", 2, 0.5)]
     job = bundles.healthy()
     job.retell(1, rows)

@@ -1,4 +1,5 @@
-"""A rank may live more than once. An allowed restart is a PASS that shows it. Any other names who did it."""
+"""Ranks that are restarted. An allowed restart is a PASS that mentions it. For any other restart, the verdict
+names who caused it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ Judged = Callable[[bundles.Job], Verdict]
 
 
 def test_torchrun_starts_the_ranks_again(judged: Judged) -> None:
-    """Contract: --max-restarts allows it; the verdict is a PASS that says how often and why."""
+    """Contract: if --max-restarts allows the restarts, the verdict is a PASS with their number and
+    reasons."""
     job = bundles.healthy()
     twice(job)
     failed = (
@@ -47,7 +49,8 @@ def test_torchrun_starts_the_ranks_again(judged: Judged) -> None:
 def lives_past_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *lives: list[tuple[int, float]], row_limit: int = 100
 ) -> bundles.Job:
-    """A healthy job whose rank 0 was killed in each life but the last, far past the row limit of 100."""
+    """Return a healthy job whose rank 0 was killed in each attempt except the last one. The attempts log far
+    more rows than the row limit."""
     job, time_ms = bundles.healthy(), BEGAN
     job.points = [point for point in job.points if not point.metric.endswith("node0")]
     job.truth[0] = []
@@ -82,7 +85,7 @@ def life(steps: Iterable[int], by: int = 7) -> list[tuple[int, float]]:
 def test_restart_past_row_limit_that_logs_same_again(
     judged: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contract: a block whose steps came again is proved by the run's rows, where these have its digest."""
+    """Contract: a block whose steps were logged again is proved if the run's rows have the block's digest."""
     lives = life(range(2430)), life(range(2000, 4900)), life(range(3900, 6000))
     job = lives_past_the_limit(tmp_path, monkeypatch, *lives)
     verdict = judged(job)
@@ -104,7 +107,8 @@ def test_restart_past_the_row_limit_that_leaves_rows_unknown(
     monkeypatch: pytest.MonkeyPatch,
     lives: tuple[list[tuple[int, float]], ...],
 ) -> None:
-    """Contract: rows that were replaced in part, or that no block holds, are UNKNOWN, with the way out."""
+    """Contract: if rows of a block were partly replaced, or are in no block, the verdict is UNKNOWN and names
+    the setting to change."""
     verdict = judged(lives_past_the_limit(tmp_path, monkeypatch, *lives))
     assert verdict.verdict == "UNKNOWN"
     assert "HARNESS_TRUTH_ROWS" in verdict.explanation
@@ -113,7 +117,7 @@ def test_restart_past_the_row_limit_that_leaves_rows_unknown(
 def test_unrepeated_rows_past_the_row_limit_are_unknown(
     judged: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contract: rows behind the last block are known only if the next life logged them again."""
+    """Contract: rows after the last block are known only if the next attempt logged them again."""
     job = lives_past_the_limit(tmp_path, monkeypatch, life(range(2430)), life(range(2000, 2200)))
     job.points = [point for point in job.points if not (point.metric == "loss/node0" and point.step >= 2200)]
     verdict = judged(job)
@@ -129,7 +133,8 @@ def test_unrepeated_rows_past_the_row_limit_are_unknown(
 def test_buffered_rows_of_a_killed_rank_must_be_repeated(
     judged: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: int, result: str
 ) -> None:
-    """Contract: rows that waited for a frame when the rank was killed are known only if they came again."""
+    """Contract: rows that were still buffered when the rank was killed are known only if they were logged
+    again."""
     monkeypatch.setattr(ground_truth, "AT_ONCE_PER_SECOND", 0.0)
     monkeypatch.setattr(ground_truth, "AT_ONCE_IN_A_ROW", 5.0)
     job = lives_past_the_limit(
@@ -142,7 +147,8 @@ def test_buffered_rows_of_a_killed_rank_must_be_repeated(
 
 
 def again(job: bundles.Job, rank: int, *, at_ms: int = 4000, whole: bool = False) -> None:
-    """Make one rank record a part, and all in a second process with the same count of torchrun."""
+    """Make a rank record some of its rows, and then all rows in a second process with the same torchrun
+    restart count."""
     pod, truth = job.pod_name(rank), job.truth[rank]
     rows = [row.model_copy(update={"time_ms": row.time_ms - 4000}) for row in job.rows(rank)[:4]]
     root = digest((row.metric, row.step, row.value) for row in rows)
@@ -158,7 +164,8 @@ def again(job: bundles.Job, rank: int, *, at_ms: int = 4000, whole: bool = False
 def test_a_rank_that_becomes_another_program_was_not_restarted(
     judged: Judged, opens: tuple[int, ...], result: str
 ) -> None:
-    """Contract: os.exec by a rank that had finished its runs is no restart, and torchrun's count stays."""
+    """Contract: os.exec by a rank that had finished its runs is not a restart, and does not change torchrun's
+    restart count."""
     job = recorded(bundles.healthy())
     again(job, 1)
     for line in job.truth[1]:
@@ -180,7 +187,8 @@ def test_a_rank_that_becomes_another_program_was_not_restarted(
 
 
 def test_a_run_script_loop_is_no_allowed_restart(judged: Judged) -> None:
-    """Contract: where torchrun's count did not change and no other pod failed, torchrun started nothing."""
+    """Contract: if torchrun's restart count did not change and no other pod failed, torchrun did not restart
+    the rank."""
     job = bundles.healthy()
     again(job, 1)
     verdict = judged(job)
@@ -190,7 +198,7 @@ def test_a_run_script_loop_is_no_allowed_restart(judged: Judged) -> None:
 
 
 def test_a_failure_in_another_pod_proves_a_new_rendezvous(judged: Judged) -> None:
-    """Contract: the agent of a pod whose ranks did not fail counts no restart."""
+    """Contract: the torchrun agent does not count a restart if the ranks in its own pod did not fail."""
     job = bundles.healthy()
     twice(job)
     for line in job.truth[1]:
@@ -226,7 +234,8 @@ def test_more_restarts_than_torchrun_may_do(judged: Judged) -> None:
 
 
 def test_the_run_must_hold_the_union_of_the_attempts(judged: Judged) -> None:
-    """Contract: a row that only the cut-off attempt logged must be in the run, also after a later attempt."""
+    """Contract: a row that only the interrupted attempt logged must be in the run even if there was a later
+    attempt."""
     job = bundles.healthy()
     twice(job)
     only = TruthRow(metric="loss/node0", step=99, value=1.5, time_ms=BEGAN - 1000)
@@ -238,7 +247,7 @@ def test_the_run_must_hold_the_union_of_the_attempts(judged: Judged) -> None:
 
 
 def test_the_later_value_counts(judged: Judged) -> None:
-    """Contract: where two attempts logged one metric and step, the run must hold the later value."""
+    """Contract: if two attempts logged the same metric and step, the run must contain the later value."""
     job = bundles.healthy()
     twice(job)
     row = next(line for line in job.truth[1] if isinstance(line, TruthRow))
@@ -253,7 +262,8 @@ def test_the_later_value_counts(judged: Judged) -> None:
 
 
 def test_a_fast_attempt_cut_short_is_an_incomplete_record(judged: Judged) -> None:
-    """Contract: rows of a rank that recorded very fast are known only where the next attempt overlaps."""
+    """Contract: if a rank that logged very fast was killed, its rows are known only up to the recorded ones,
+    unless the next attempt repeats them."""
     job = bundles.healthy(steps=30)
     for rank in range(2):
         rows = job.rows(rank)
@@ -268,7 +278,7 @@ def test_a_fast_attempt_cut_short_is_an_incomplete_record(judged: Judged) -> Non
 
 
 def test_a_last_attempt_without_an_end_is_not_complete(judged: Judged) -> None:
-    """Contract: only the end of the last attempt ends the ground truth, whatever came before."""
+    """Contract: the ground truth is complete only with the end record of the last attempt."""
     job = bundles.healthy()
     whole = list(job.truth[0])
     job.truth[0] = [*whole, TruthStart(attempt="b", time_ms=BEGAN + 9000), *job.rows(0)[:1]]
@@ -280,7 +290,8 @@ def test_a_last_attempt_without_an_end_is_not_complete(judged: Judged) -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 11), st.integers(0, 1), st.integers(0, 11))
 def test_a_point_that_any_attempt_lost_makes_no_pass(kept: int, rank: int, lost: int) -> None:
-    """Contract: however rows are spread over attempts, a row that is not in the run never gives a PASS."""
+    """Property: however rows are distributed over attempts, a row that is missing from the run never leads to
+    a PASS."""
     job = bundles.healthy()
     twice(job, kept=kept)
     del job.points[12 * rank + lost]
@@ -292,7 +303,8 @@ def test_a_point_that_any_attempt_lost_makes_no_pass(kept: int, rank: int, lost:
 
 @pytest.mark.parametrize("by_script", [False, True])
 def test_ranks_that_ended_before_they_logged_were_started_again(judged: Judged, by_script: bool) -> None:
-    """Contract: where no rank has logged, the processes count the restarts, of torchrun and of a script."""
+    """Contract: if no rank has logged, restarts by torchrun or a script are counted from the recorded
+    processes."""
     job = recorded(bundles.healthy())
     job.truth = {}
     for index in range(2):

@@ -1,4 +1,5 @@
-"""Series hold what a dictionary of the tracker's rule would, and rows in columns have the bytes of rows."""
+"""A Series equals a dictionary that follows the tracker's rule, and columns have the same bytes as their
+rows."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ HUGE = st.lists(st.tuples(st.integers(-(2**70), 2**70), st.floats(), st.integers
 
 
 def by_rule(rows: list[tuple[int, float, int]]) -> dict[int, float]:
-    """The tracker's rule in its plainest words: the later client time wins, then the last to arrive."""
+    """A simple implementation of the tracker's rule: the latest client time wins, and for equal times the
+    last row."""
     values: dict[int, float] = {}
     times: dict[int, int] = {}
     for step, value, time in rows:
@@ -26,7 +28,7 @@ def by_rule(rows: list[tuple[int, float, int]]) -> dict[int, float]:
 
 @given(PUTS)
 def test_the_row_that_counts_is_the_trackers(puts: list[tuple[int, float, int, int]]) -> None:
-    """Contract: values, order, length, membership and marks are those of a dictionary."""
+    """Property: the values, order, length, membership and marks equal those of a dictionary."""
     series, known = Series(), 0
     for step, value, time, mark in puts:
         known += series.put(step, value, time, mark)
@@ -46,7 +48,8 @@ def test_the_row_that_counts_is_the_trackers(puts: list[tuple[int, float, int, i
 
 @given(st.lists(PUTS, max_size=4))
 def test_columns_are_taken_as_rows_are(parts: list[list[tuple[int, float, int, int]]]) -> None:
-    """Contract: however rows are cut into columns, the series is the same as of one row after another."""
+    """Property: however rows are divided into columns, the series is the same as after adding one row at a
+    time."""
     together, apart, known = Series(), Series(), [0, 0]
     for part in parts:
         columns = of_rows([("m", step, value, time) for step, value, time, _ in part]) if part else None
@@ -61,7 +64,7 @@ def test_columns_are_taken_as_rows_are(parts: list[list[tuple[int, float, int, i
 
 @given(HUGE)
 def test_numbers_of_more_than_64_bits_are_kept(rows: list[tuple[int, float, int]]) -> None:
-    """Contract: a judge never raises, whatever a rank logged."""
+    """Contract: numbers of more than 64 bits do not raise an error."""
     series = Series()
     for step, value, time in rows:
         series.put(step, value, time)
@@ -69,7 +72,8 @@ def test_numbers_of_more_than_64_bits_are_kept(rows: list[tuple[int, float, int]
 
 
 def test_the_same_is_bit_for_bit() -> None:
-    """Contract: `same_as` never calls two series the same that differ, and NaN is the same as itself."""
+    """Contract: `same_as` returns True only for identical series. NaN equals itself, and 0.0 differs from
+    -0.0."""
     nan, zero = Series([(1, float("nan"))]), Series([(1, 0.0)])
     assert nan.same_as(Series([(1, float("nan"))]))
     assert not zero.same_as(Series([(1, -0.0)]))
@@ -87,7 +91,7 @@ METRICS = st.one_of(st.sampled_from(["loss", "é", '"],["', "\x7f\u2028\n"]), st
     )
 )
 def test_rows_in_columns_have_the_bytes_of_rows(rows: list[tuple[str, int, float]]) -> None:
-    """Contract: the digest of a rank fits its rows in columns exactly where it fits its rows."""
+    """Property: columns have the same bytes, and therefore the same digest, as their rows."""
     columns = of_rows([(metric, step, value, 0) for metric, step, value in rows])
     assert columns is not None
     assert bytes_of_rows(columns) == b"".join(truth_frames.row_bytes(*one) for one in rows)

@@ -1,4 +1,5 @@
-"""A rank that did not take part in a collective operation, by where each rank was when it got SIGTERM."""
+"""Find the rank that did not take part in a collective operation, from the stack of each rank when it
+received SIGTERM."""
 
 import json
 
@@ -31,7 +32,7 @@ CLIENT = [
 
 
 def job(places, per_node=1, gpus=False, finished=()):
-    """A job whose rank 0 waited in vain. `places` maps each other rank with a stack to its lines."""
+    """Return a job whose rank 0 timed out. `places` maps other ranks to the lines of their stacks."""
     made = recorded(bundles.healthy(per_node=per_node) if per_node > 1 else failing())
     if per_node > 1:
         made.drop("workload", 2)
@@ -66,7 +67,8 @@ def job(places, per_node=1, gpus=False, finished=()):
 
 
 def test_the_only_rank_outside_a_collective_is_named(judged):
-    """Contract: pytorch/gloo#511. With its pod, its last step, its line, and the record as evidence."""
+    """Contract: pytorch/gloo#511. The verdict names the rank's pod, last step and line, with the record as
+    evidence."""
     verdict = judged(job({1: ASLEEP}))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.hung", [1])
     assert (
@@ -77,7 +79,7 @@ def test_the_only_rank_outside_a_collective_is_named(judged):
 
 
 def test_one_rank_of_a_pod_is_named(judged):
-    """Contract: not the ranks beside it, which waited."""
+    """Contract: the other ranks in the pod, which were waiting, are not named."""
     verdict = judged(job({1: WAITS, 2: WAITS, 3: ASLEEP}, per_node=2))
     assert (verdict.cause, verdict.ranks) == ("rank.hung", [3]), verdict.explanation
 
@@ -94,7 +96,8 @@ def test_one_rank_of_a_pod_is_named(judged):
     ],
 )
 def test_nobody_is_accused_without_proof(judged, made):
-    """Contract: the rank that reported the timeout is the first failure, and the others may be the reason."""
+    """Contract: the rank that reported the timeout is the first failure, and the other ranks are only
+    possible reasons."""
     verdict = judged(made())
     assert verdict.cause != "rank.hung", verdict.explanation
     assert verdict.ranks == [0]
@@ -106,7 +109,8 @@ def test_a_place_is_told_where_it_proves_nothing(judged):
 
 
 def test_a_job_without_time_tells_where_its_ranks_were(judged):
-    """Contract: Lightning#11242, where the timeout is longer than the job's time. The others come last."""
+    """Contract: Lightning#11242, in which the collective's timeout exceeds the job's time. The other ranks
+    are named last."""
     made = job({0: WAITS, 1: ASLEEP, 2: WAITS, 3: WAITS}, per_node=2)
     made.processes = [one for one in made.processes if one.kind not in ("end", "failed")]
     made.drop("jobset", 2)

@@ -1,4 +1,4 @@
-"""Scheduled pods that start no container, with the Events of public bug reports about them."""
+"""Scheduled pods whose containers do not start, with the Events from public bug reports."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_advice_fits_the_message_of_the_kubelet(judged, reason, message, cau
     ],
 )
 def test_warning_about_step_that_succeeded_later_is_outdated(judged, reason, message, later) -> None:
-    """Contract: neither the node's network nor a volume is blamed for an image that is still pulled."""
+    """Contract: if an image is still being pulled, neither the node's network nor a volume is the cause."""
     job = never_started()
     add_event(job, 1, reason, message, (6, 14))
     add_event(job, 1, later, 'Pulling image "large:1"', (16,), type_="Normal")
@@ -161,7 +161,8 @@ def test_the_other_reason_of_another_rank_is_mentioned(judged) -> None:
 
 @pytest.mark.parametrize("reason", ["Pulling", ""])
 def test_rank_that_still_starts_is_not_sent_to_network(judged, reason) -> None:
-    """Contract: ranks that waited in vain for a container show what it waited for."""
+    """Contract: if ranks timed out waiting for a rank whose container had not started, the verdict shows what
+    the container was waiting for."""
     job = never_started()
     job.manifest = bundles.healthy().manifest
     job.drop_pod(0)
@@ -189,7 +190,7 @@ def test_the_events_of_a_large_job_are_read_once(judged) -> None:
         start = time.process_time()
         assert judged(job).cause == "scheduling.volume_failed"
         seconds[pods] = time.process_time() - start
-    assert seconds[400] < 10 * seconds[100]  # With the square of the number, it would be 16 times.
+    assert seconds[400] < 10 * seconds[100]  # With quadratic growth, it would take 16 times as long.
 
 
 def test_events_of_namesake_pod_do_not_count(judged) -> None:

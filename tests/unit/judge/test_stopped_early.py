@@ -1,4 +1,4 @@
-"""A rank that catches its own exception and exits with 0, and healthy ranks that look like it."""
+"""Ranks that catch their own exception and exit with 0, and healthy ranks that look similar."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def job(*last: int, metric: str = "loss/rank{rank}") -> bundles.Job:
 
 
 def caught(job: bundles.Job, rank: int, second: float, error: str = "RuntimeError: bad record 17") -> None:
-    """Let the log of a rank's pod have an exception that the program caught."""
+    """Add an exception that the program caught to the log of a rank's pod."""
     lines = [
         "ERROR:root:training failed",
         "Traceback (most recent call last):",
@@ -52,7 +52,8 @@ def verdict(job: bundles.Job, tmp_path: Path) -> Verdict:
 
 @pytest.mark.parametrize("metric", ["loss/rank{rank}", "loss", "node{rank}/loss"])
 def test_a_rank_that_caught_its_exception_is_no_pass(tmp_path: Path, metric: str) -> None:
-    """Contract: it ended with 0, after step 10 of 29. Metrics of ranks differ in the number of the rank."""
+    """Contract: the rank exited with 0 after step 10 of 29. The names of metrics differ only in the number of
+    the rank."""
     made = job(STEPS - 1, 10, metric=metric)
     caught(made, 1, 20.2)
     seen = verdict(made, tmp_path)

@@ -72,7 +72,7 @@ STICKY = {
 @pytest.mark.parametrize("at", [1, 11])
 @pytest.mark.parametrize("name", STICKY)
 def test_error_that_makes_later_results_unreliable_is_no_pass(judged, name: str, at: float) -> None:
-    """Contract: also if the program continues, logs all points, and exits with 0."""
+    """Contract: this applies even if the program continues, logs all points, and exits with 0."""
     verdict = judged(ended([*STICKY[name], "epoch 2 done"], at))
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "rank.stopped_early"), verdict.explanation
     assert (verdict.ranks, "rank 1" in verdict.explanation.lower()) == ([1], True)

@@ -1,4 +1,4 @@
-"""Logs that have nothing but torchrun's report, because the ranks' output goes to files or is filtered.
+"""Logs that contain only torchrun's report, because the ranks' output is written to files or filtered.
 
 The report has the form that torch.distributed.elastic gives it for functions with the decorator `record`.
 """

@@ -1,4 +1,5 @@
-"""What the tracker and the ranks' clients report of missing points. The judges claim nothing beyond that."""
+"""Reports by the tracker and the ranks' clients about missing points. The judges claim only what these
+reports show."""
 
 from typing import Any
 
@@ -12,7 +13,8 @@ POD = {"spec": {"volumes": [{"name": "data", "emptyDir": {}}]}}
 
 
 def losing(**client: Any) -> bundles.Job:
-    """A job whose rank 1 lost its loss at steps 3 and 4 on the tracker. Its client reports `client`."""
+    """Return a job in which the tracker lacks rank 1's loss at steps 3 and 4. `client` is the report of the
+    rank's client."""
     job = bundles.healthy()
     job.points = [p for p in job.points if (p.metric, p.step) not in {("loss/node1", 3), ("loss/node1", 4)}]
     job.truth[1].insert(-1, TruthClient(**{"whole": True, **client}))
@@ -20,7 +22,7 @@ def losing(**client: Any) -> bundles.Job:
 
 
 def tracker_pod(job: bundles.Job, uid: str, when: float, ready: bool = True, **more: Any) -> None:
-    """Add a state of a tracker's pod, which was created at its first state."""
+    """Add a state of a tracker pod. By default, the pod was created at the time of its first state."""
     metadata = {"name": f"tracker-{uid}", "uid": uid, "creationTimestamp": at(more.pop("made", when))}
     conditions = [{"type": "Ready", "status": str(ready)}]
     job.see("tracker", when, {"metadata": metadata, **POD, "status": {"conditions": conditions}}, **more)
@@ -39,7 +41,7 @@ def tracker_pod(job: bundles.Job, uid: str, when: float, ready: bool = True, **m
     ],
 )
 def test_what_became_of_lost_points(judged, client, says):
-    """Contract: the client's own report is given, and nothing where there is none."""
+    """Contract: the verdict contains the client's own report, if there is one."""
     verdict = judged(losing(**client))
     assert (verdict.cause, verdict.ranks) == ("unification.lost_points", [1])
     assert says in verdict.explanation
@@ -47,14 +49,16 @@ def test_what_became_of_lost_points(judged, client, says):
 
 
 def test_a_clients_account_does_not_make_a_loss(judged):
-    """Contract: a point that the tracker has was sent, though its client says unsent: the answer was lost."""
+    """Contract: a point in the tracker is not lost, even if the client reports it as unsent because the
+    response was lost."""
     job = bundles.healthy()
     job.truth[1].insert(-1, TruthClient(whole=True, unsent={"loss/node1": [(0, 3)]}))
     assert judged(job).verdict == "PASS"
 
 
 def test_points_in_another_run_are_not_lost_by_tracker(judged):
-    """Contract: the verdict says where the points are, although the client was told that they were kept."""
+    """Contract: the verdict names the run that contains the points, and does not accuse the tracker of losing
+    acknowledged points."""
     job = losing(sent={"loss/node1": [(0, 9)]})
     job.runs.append(job.runs[0].model_copy(update={"run_id": 2, "external_id": "mine"}))
     for row in job.rows(1):
@@ -66,7 +70,7 @@ def test_points_in_another_run_are_not_lost_by_tracker(judged):
 
 
 def test_who_sent_foreign_points(judged):
-    """Contract: the sender is named as the tracker saw it."""
+    """Contract: the verdict names the sender that the tracker recorded."""
     job = bundles.healthy()
     stranger = job.points[0].model_copy(
         update={"metric": "visitor/loss", "sender": "visitor", "peer": "10.0.0.9"}
@@ -78,7 +82,8 @@ def test_who_sent_foreign_points(judged):
 
 
 def test_upload_process_that_did_not_come_to_its_end(judged):
-    """Contract: an upload process whose log says that it started and not that it exits was cut off."""
+    """Contract: if the log contains only the start of the upload process and not its exit, the process was
+    interrupted."""
     job = losing(unsent={"loss/node1": [(3, 4)]})
     line = f"{at(6, True)} 2026-11-21 05:00:06,1 [pluto-sync] INFO: Sync process started (parent PID: 9)"
     job.logs[job.pod_name(1)].insert(1, line)
@@ -86,7 +91,8 @@ def test_upload_process_that_did_not_come_to_its_end(judged):
 
 
 def test_a_full_disk(judged):
-    """Contract: the tracker's own report for the time of this launch is the cause, and the loss follows."""
+    """Contract: a failure that the tracker reports for the time of this launch is the cause, and the loss is
+    a consequence."""
     job = losing()
     full = "OperationalError: database or disk is full"
     job.summary["failures"] = [{"reason": full, "count": 7, "first": at(9), "last": at(20)}]
@@ -97,7 +103,7 @@ def test_a_full_disk(judged):
 
 
 def test_a_disk_that_was_full_before(judged):
-    """Contract: failures of an earlier time, or without a loss, are no cause."""
+    """Contract: a failure before this launch is not the cause."""
     full = {"reason": "OperationalError: database or disk is full", "count": 7}
     job = losing()
     job.summary["failures"] = [{**full, "first": at(-90), "last": at(-80)}]
@@ -116,7 +122,8 @@ def test_a_failure_without_a_loss(judged):
 
 
 def test_a_database_that_went_with_its_pod(judged):
-    """Contract: a new tracker pod after the launch and no run: the tracker lost it, not the ranks."""
+    """Contract: if the tracker's pod was replaced after the launch and the run is missing, the tracker lost
+    it, and not the ranks."""
     job = bundles.healthy()
     tracker_pod(job, "old", -1, made=-500, type_="ADDED")
     tracker_pod(job, "old", 12, made=-500, type_="DELETED")
@@ -129,7 +136,8 @@ def test_a_database_that_went_with_its_pod(judged):
 
 
 def test_a_tracker_that_restarted_with_its_database(judged):
-    """Contract: a tracker that was away for a while and lost nothing gives a PASS that mentions it."""
+    """Contract: if the tracker was not ready for a while but lost nothing, the verdict is a PASS that
+    mentions this."""
     job = bundles.healthy()
     tracker_pod(job, "same", -1, made=-500, type_="ADDED")
     tracker_pod(job, "same", 12, made=-500, ready=False)
@@ -162,7 +170,7 @@ def test_a_key_that_is_refused_in_the_middle(judged):
     ],
 )
 def test_a_client_that_cannot_begin(judged, line, cause):
-    """Contract: a tracker failure in a rank's crash is named before the crash."""
+    """Contract: if a tracker failure made a rank crash, the tracker failure is the cause."""
     job = bundles.healthy()
     bundles.crash(job, 1, code=1)
     job.truth[1] = []

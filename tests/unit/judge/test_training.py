@@ -1,4 +1,4 @@
-"""The judges of a training: what is right passes, and each defect has a cause of its own."""
+"""The judges of a training job: a correct training passes, and each defect has its own cause."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from harness.judge import judge
 from harness.judge.training.data_order import sums
 from harness.workers.training import data_order
 
-"""The step that a smaller world resumes at, and the first one that the larger world did not make."""
+"""The step at which a smaller world resumes, and the first step that the larger world did not run."""
 Change = Callable[[dict[str, Any]], None]
 
 
 def mine(step: int, rank: int, seed: int = SEED) -> list[int]:
-    """Return the sequences that a rank takes in a step."""
+    """Return the sequences that a rank uses in a step."""
     epoch, place = divmod(step, data_order.steps(SEQUENCES, BATCH))
     chosen = data_order.batch_of(seed, epoch, SEQUENCES, place * BATCH, BATCH)
     return list(data_order.share(chosen, rank, RANKS))
@@ -35,7 +35,7 @@ def mine(step: int, rank: int, seed: int = SEED) -> list[int]:
 def rows(
     rank: int, take: Callable[[int], list[int]], losses: dict[int, float], steps: range = range(STEPS)
 ) -> list[TruthRow]:
-    """Return what a rank logs in these steps."""
+    """Return the rows that a rank logs in these steps."""
     found = []
     for step in steps:
         values: dict[str, float] = {f"rank{rank}/train/loss": 1.0 + step}
@@ -51,7 +51,8 @@ def rows(
 
 @pytest.fixture
 def checked(tmp_path: Path) -> Callable[..., dict[str, Check]]:
-    """Return what judges a training: its ranks' rows, its audit, and more of its launch."""
+    """Return a function that judges a training, given its ranks' rows, its audit and other fields of its
+    launch."""
     numbers = count()
 
     def checked_(
@@ -83,7 +84,7 @@ def checked(tmp_path: Path) -> Callable[..., dict[str, Check]]:
 
 
 def test_a_training_that_is_right_passes(checked: Any) -> None:
-    """Contract: every check passes, and says what was proved."""
+    """Contract: every check passes, and its explanation states what was proved."""
     found = checked(report=audit())
     training = {name: check for name, check in found.items() if name.startswith("training-")}
     assert {check.result for check in training.values()} == {"PASS"}, training
@@ -102,7 +103,7 @@ def test_without_an_audit_nothing_is_proved(checked: Any, report: dict[str, Any]
 
 
 def _edit(path: str, value: Any) -> Change:
-    """Return what sets a field of the audit, "a.b.0.c"."""
+    """Return a function that sets a field of the audit, whose path has the form "a.b.0.c"."""
 
     def change(report: dict[str, Any]) -> None:
         *way, last = path.split(".")
@@ -148,7 +149,7 @@ def test_a_best_that_cannot_be_evaluated_again_proves_nothing(checked: Any) -> N
 
 
 def test_the_reach_that_was_asked_for(checked: Any) -> None:
-    """Contract: 1.3 is 4 % above 1.25; without a known entropy a reach proves nothing."""
+    """Contract: 1.3 is 4 % above 1.25. Without a known entropy, the loss that was reached proves nothing."""
     assert checked(report=audit(), reach=0.05)["training-curve"].result == "PASS"
     assert checked(report=audit(), reach=0.03)["training-curve"].cause == "training.loss_not_reached"
     other = {**audit(), "options": {"model_local_dir": "/models/x"}}
@@ -192,7 +193,8 @@ def test_a_perplexity_of_something_else(checked: Any) -> None:
     ],
 )
 def test_data_that_a_rank_must_not_take(checked: Any, take: Any, cause: str, ranks: list[int]) -> None:
-    """Contract: the rank is named, also where only one step is wrong. Another seed takes as many."""
+    """Contract: the rank is named even if only one step is wrong. With another seed, the number of sequences
+    is the same."""
     found = checked({1: rows(1, take, {})}, audit())["training-data"]
     assert (found.cause, found.ranks) == (f"training.{cause}", ranks), found.explanation
 
@@ -209,7 +211,8 @@ PER_EPOCH = data_order.steps(SEQUENCES, BATCH)
         (lambda s, r: mine(s if s < 4 else s - 1, r), "data_repeated", "1 step earlier.*resumed"),
         # paiml/entrenar #294
         (lambda s, r: mine(s if s < 4 else s - 4, r), "data_repeated", "4 steps earlier.*resumed"),
-        # huggingface/accelerate #2016: after a resume in the second epoch, the order of the first
+        # huggingface/accelerate #2016: after a resume in the second epoch, the order of the first epoch is
+        # used.
         (lambda s, r: mine(s if s < 4 else s - PER_EPOCH, r), "data_repeated", "1 epoch earlier"),
         # A loader that skips a batch which was not used.
         (
@@ -222,7 +225,7 @@ PER_EPOCH = data_order.steps(SEQUENCES, BATCH)
     ],
 )
 def test_the_data_that_was_used_instead_is_named(checked: Any, take: Any, cause: str, says: str) -> None:
-    """Contract: the explanation says what a sampler does wrong, if one mistake explains all steps."""
+    """Contract: if a single mistake of the sampler explains all steps, the explanation describes it."""
     wrong = {
         rank: rows(rank, lambda step, rank=rank: take(step, rank), {} if rank else LOSSES)
         for rank in range(RANKS)
@@ -233,7 +236,8 @@ def test_the_data_that_was_used_instead_is_named(checked: Any, take: Any, cause:
 
 
 def test_launch_of_run_that_had_ended_is_explained(checked: Any) -> None:
-    """Contract: no PASS without a step, and the sentence names the last checkpoint and what to do."""
+    """Contract: a launch that ran no step is not a PASS. The explanation names the last checkpoint and what
+    to do."""
     other = [TruthRow(metric="other", step=0, value=1.0, time_ms=BEGAN)]
     found = checked({0: other, 1: other}, audit())["training-data"]
     assert found.result == "UNKNOWN"
@@ -255,7 +259,7 @@ def test_steps_that_nobody_logged(checked: Any) -> None:
 
 
 def twice(value: float) -> list[Any]:
-    """Return two attempts of rank 1, which make step 2 again with this loss."""
+    """Return two attempts of rank 1, the second of which repeats step 2 with this loss."""
     whole = rows(1, lambda step: mine(step, 1), {})
     first = [row for row in whole if row.step < 3]
     again = [
@@ -273,7 +277,8 @@ def twice(value: float) -> list[Any]:
 
 
 def test_step_that_is_made_again_is_same_step(checked: Any) -> None:
-    """Contract: equal to the last bit; the step, the rank and both values are said."""
+    """Contract: a repeated step must be equal to the last bit. Otherwise, the verdict names the step, the
+    rank and both values."""
     same = checked({1: twice(3.0)}, audit())["training-resume"]
     assert (same.result, same.explanation[:1]) == ("PASS", "4"), same.explanation
     found = checked({1: twice(math.nextafter(3.0, 4.0))}, audit())["training-resume"]
@@ -283,21 +288,22 @@ def test_step_that_is_made_again_is_same_step(checked: Any) -> None:
     assert checked({1: twice(3.5)}, on_gpus)["training-resume"].result == "PASS"
 
 
-# A StatefulSet that was scaled: what a world without a rank made again, that rank does not owe.
+# The StatefulSet was scaled: a deleted rank need not have logged the steps that the smaller world repeated.
 
 
 URL = "s3://runs/llama"
 
 
 def transfer(**changed: Any) -> dict[str, Any]:
-    """Return what the upload of the audited run says."""
+    """Return the upload's report for the audited run."""
     each = [{"name": f"epoch-{e}", "step": 3 * e, "files": 4, "bytes": 100, "sent": 100} for e in (1, 2)]
     whole = {"version": 1, "url": URL, "run": "train", "checkpoints": each, "torn": [], "best": "epoch-2"}
     return whole | changed
 
 
 def test_an_upload_that_has_the_run_passes(checked: Any) -> None:
-    """Contract: the check names what was verified where, and only launches with --upload have it."""
+    """Contract: the check names the verified checkpoints and their location. Only launches with --upload have
+    this check."""
     found = checked(report=audit(), beside={UPLOAD: transfer()}, upload=URL)["training-upload"]
     assert found.result == "PASS"
     assert (
@@ -319,7 +325,7 @@ def test_an_upload_that_has_the_run_passes(checked: Any) -> None:
     ],
 )
 def test_a_failed_upload_is_its_own_cause(checked: Any, changed: dict[str, Any], says: str) -> None:
-    """Contract: it is no PASS, and what was proved of the training stays proved."""
+    """Contract: a failed upload is not a PASS, but the checks of the training itself still pass."""
     found = checked(report=audit(), beside={UPLOAD: transfer(**changed)}, upload=URL)
     upload = found.pop("training-upload")
     assert (upload.result, upload.cause) == ("FAIL", "training.upload_failed")
@@ -346,7 +352,7 @@ def test_upload_that_nothing_is_known_of_is_no_pass(checked: Any) -> None:
 def test_resumed_training_must_continue_the_restored_run(
     checked: Any, brought: dict[str, Any] | None, result: str, cause: str | None
 ) -> None:
-    """Contract: a training that began anew beside what was brought back is no PASS."""
+    """Contract: a training that starts from the beginning, although a run was restored, is not a PASS."""
     truth = {
         rank: rows(rank, lambda step, rank=rank: mine(step, rank), LOSSES, range(3, STEPS))
         for rank in range(RANKS)
@@ -370,7 +376,8 @@ def changed_texts(since: int) -> dict[str, Any]:
 
 
 def test_lower_loss_on_other_validation_texts_is_not_the_lowest(checked: Any) -> None:
-    """Contract: no stale `best` and no loss below the entropy because of texts that are gone."""
+    """Contract: losses on texts that are no longer used do not make `best` stale, and do not count as below
+    the entropy."""
     truth = {0: rows(0, lambda step: mine(step, 0), {2: 0.7, 5: 1.3})}
     found = checked(truth, changed_texts(since=3))
     assert found["training-best"].result == "PASS", found["training-best"].explanation
@@ -381,7 +388,7 @@ def test_lower_loss_on_other_validation_texts_is_not_the_lowest(checked: Any) ->
 
 
 def test_best_of_validation_texts_that_are_gone_proves_nothing(checked: Any) -> None:
-    """Contract: another loss on other texts is no wrong evaluation."""
+    """Contract: a different loss on other texts is not a wrong evaluation."""
     said = audit()
     said["best"] |= {"texts": 22, "loss": 9.0, "tokens": 50}
     said["best"]["told"] |= {"val/texts": 11}
@@ -391,7 +398,7 @@ def test_best_of_validation_texts_that_are_gone_proves_nothing(checked: Any) -> 
 
 
 def test_repeated_evaluation_of_other_validation_texts_may_differ(checked: Any) -> None:
-    """Contract: only the validation losses, and only if the texts changed during this launch."""
+    """Contract: only validation losses may differ, and only if the texts changed during this launch."""
     again = [
         row.model_copy(update={"value": row.value * 2, "time_ms": BEGAN + 100})
         if row.metric.startswith("val/")

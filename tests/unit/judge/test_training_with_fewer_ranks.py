@@ -25,7 +25,7 @@ POINTS = ("ground-truth-complete", "no-lost-points", "values", "no-unexpected-po
 
 
 def truth_rows(rank: int, world: int, steps: range, later: int = 0) -> list[TruthRow]:
-    """Return what a rank of a world logs in these steps."""
+    """Return the rows that a rank in a world of this size logs in these steps."""
     found = []
     for step in steps:
         epoch, place = divmod(step, data_order.steps(SEQUENCES, BATCH))
@@ -57,7 +57,7 @@ def start(attempt: int, pod: str, world: int) -> TruthStart:
 
 @pytest.fixture
 def scaled_down(tmp_path: Path) -> Callable[..., dict[str, Check]]:
-    """Return what judges a world of 2 that went on as a world of 1."""
+    """Return a function that judges a training that continued with a world of 1 after a world of 2."""
 
     numbers = count()
 
@@ -67,8 +67,9 @@ def scaled_down(tmp_path: Path) -> Callable[..., dict[str, Check]]:
         seen: dict[tuple[str, int], float] | None = None,
         before: dict[tuple[str, int], float] | None = None,
     ) -> dict[str, Check]:
-        """`logged`: the first step that rank 1 did not log. `absent`: its rows that the run lacks. `seen`:
-        other values that the run has. `before`: what an earlier process of rank 1 had logged.
+        """`logged` is the first step that rank 1 did not log. `absent` selects its rows that are missing from
+        the run. `seen` contains different values in the run. `before` contains the values that an earlier
+        process of rank 1 had logged.
         """
         job = bundles.healthy()
         assert job.manifest is not None
@@ -107,7 +108,7 @@ def _results(found: dict[str, Check], *names: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("arrived", [True, False])
 def test_steps_that_smaller_world_made_again_are_not_owed(scaled_down: Any, arrived: bool) -> None:
-    """Contract: the run may hold a deleted rank's rows after the last checkpoint, or lack them."""
+    """Contract: a deleted rank's rows after the last checkpoint may be in the run or missing from it."""
     found = scaled_down(absent=None if arrived else lambda row: row.step >= CHECKPOINT)
     assert _results(found, *POINTS) == dict.fromkeys(POINTS, "PASS"), found
 
@@ -118,7 +119,7 @@ def test_a_row_from_before_the_checkpoint_is_owed(scaled_down: Any) -> None:
 
 
 def test_a_deleted_rank_that_missed_checkpointed_steps_is_named(scaled_down: Any) -> None:
-    """Contract: without an end of its record, the steps of rank 0 prove what a rank had to log."""
+    """Contract: if a rank's record has no end, the steps of rank 0 show which steps the rank had to log."""
     found = scaled_down(logged=CHECKPOINT - 1)
     assert (found["training-data"].cause, found["training-data"].ranks) == ("training.data_missed", [1])
 
@@ -132,7 +133,8 @@ def test_a_smaller_world_is_no_job_restart(scaled_down: Any) -> None:
 
 
 def test_a_superseded_step_may_keep_its_earlier_value(scaled_down: Any) -> None:
-    """Contract: where a deleted rank made the step twice, else its value must be the one that it logged."""
+    """Contract: this applies only if the deleted rank ran the step twice. Otherwise, the run must contain the
+    value that it logged."""
     metric = "rank1/train/loss"
     assert scaled_down(seen={(metric, 3): 7.5})["values"].cause == "unification.wrong_value"
     assert scaled_down(seen={(metric, 3): 7.5}, before={(metric, 3): 7.5})["values"].result == "PASS"

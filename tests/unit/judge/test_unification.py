@@ -22,7 +22,8 @@ def causes(verdict: Verdict) -> set[str | None]:
 
 
 def test_a_run_in_another_project_is_rejected(judged):
-    """Contract: a run of another project is not the run, and the verdict says where the ranks went."""
+    """Contract: a run in another project does not count, and the verdict names the project to which the ranks
+    logged."""
     job = bundles.healthy()
     job.runs = [job.runs[0].model_copy(update={"project": "other"})]
     verdict = judged(job)
@@ -32,7 +33,8 @@ def test_a_run_in_another_project_is_rejected(judged):
 
 @pytest.mark.parametrize("keeps_attachments", [True, False])
 def test_a_rank_in_another_run(judged, keeps_attachments):
-    """Contract: the rank is named, by its attachment or by its points, and its lost points follow."""
+    """Contract: the rank is identified by its attachment or its points, and its lost points are a
+    consequence."""
     job = bundles.healthy()
     job.runs.append(
         job.runs[0].model_copy(update={"run_id": 2, "external_id": "mine", "display_id": "UTE-2"})
@@ -48,8 +50,9 @@ def test_a_rank_in_another_run(judged, keeps_attachments):
 
 @pytest.mark.parametrize(("launch", "cause"), [("0ther", None), (None, "unification.split_runs")])
 def test_an_earlier_launch_of_the_same_name(judged, launch, cause):
-    """Contract: konduktor ends a job's name with four random digits, so after some hundred launches two share
-    one. The key of its requests tells whose an attachment is, and the other's run is not held against ours.
+    """Contract: konduktor appends four random digits to a job's name, so two of several hundred launches may
+    have the same name. The key of the requests shows to which launch an attachment belongs, and the other
+    launch's run is not held against this one.
     """
     job = bundles.healthy()
     other = {"run_id": 2, "external_id": "other", "display_id": "UTE-2"}
@@ -62,7 +65,7 @@ def test_an_earlier_launch_of_the_same_name(judged, launch, cause):
 
 
 def test_a_stale_run(judged):
-    """Contract: a run created before the launch is another launch's, whatever it holds."""
+    """Contract: a run that was created before the launch belongs to another launch, whatever it contains."""
     job = bundles.healthy()
     job.runs = [job.runs[0].model_copy(update={"created_at": at(-300, True)})]
     verdict = judged(job)
@@ -72,7 +75,8 @@ def test_a_stale_run(judged):
 
 @pytest.mark.parametrize(("created", "resumed", "result"), [(-1.0, False, "PASS"), (-1.0, True, "FAIL")])
 def test_within_clock_error_the_attachments_decide(judged, created, resumed, result):
-    """Contract: a run that one of our ranks created is ours, though a clock is a second off."""
+    """Contract: a run that one of the launch's ranks created belongs to the launch, even if a clock is off by
+    a second."""
     job = bundles.healthy()
     job.runs = [job.runs[0].model_copy(update={"created_at": at(created, True)})]
     job.attachments[0] = job.attachments[0].model_copy(update={"resumed": resumed})
@@ -88,7 +92,7 @@ def test_a_rank_that_never_attached(judged):
 
 
 def test_an_attachment_is_known_by_node_rank_too(judged):
-    """Contract: without a hostname konduktor's rank and job name say who attached."""
+    """Contract: without a hostname, konduktor's node rank and job name identify the rank that attached."""
     job = bundles.healthy()
     job.attachments = [a.model_copy(update={"hostname": None}) for a in job.attachments]
     assert judged(job).verdict == "PASS"
@@ -98,7 +102,7 @@ def test_an_attachment_is_known_by_node_rank_too(judged):
 
 @pytest.mark.parametrize(("second", "result"), [(1, "PASS"), (0, "FAIL")])
 def test_pods_in_the_network_of_one_node_attach_separately(judged, second, result):
-    """Contract: such pods share a hostname, so the uid of the pod decides which of them attached."""
+    """Contract: such pods share a hostname, so the pod's uid shows which of them attached."""
     job = bundles.healthy()
     uids = {}
     for kind, state in job.objects:
@@ -116,7 +120,7 @@ def test_pods_in_the_network_of_one_node_attach_separately(judged, second, resul
 
 
 def test_a_silent_rank(judged):
-    """Contract: a rank that logged nothing is a FAIL, although nothing of it can be missing."""
+    """Contract: a rank that logged nothing is a FAIL, although none of its points can be missing."""
     job = bundles.healthy()
     job.retell(1, [])
     job.points = [p for p in job.points if p.metric.endswith("node0")]
@@ -163,7 +167,7 @@ def test_two_ranks_one_metric(judged):
 
 
 def test_two_ranks_say_the_same(judged):
-    """Contract: an all-reduced value that every rank logs is one point."""
+    """Contract: an all-reduced value that every rank logs counts as one point."""
     job = bundles.healthy()
     shared_metric(job, same=True)
     assert judged(job).verdict == "PASS"
@@ -224,7 +228,7 @@ def test_a_truth_that_is_not_whole(tmp_path, damage, words):
 
 
 def test_log_that_tells_another_story_than_termination_message(tmp_path):
-    """Contract: a consistent log that does not match the digest in the pod's status is not trusted."""
+    """Contract: a log that is consistent but does not match the digest in the pod's status is not trusted."""
     job = bundles.healthy()
     job.retell(1, job.rows(1)[:-1])
     job.points.pop()
@@ -252,14 +256,15 @@ def test_half_of_the_trackers_rows_prove_nothing(judged, change, cause):
 
 @pytest.mark.parametrize("status", ["RUNNING", "FAILED", "TERMINATED"])
 def test_a_status_that_does_not_fit(judged, status):
-    """Contract: every pod succeeded, so the run must be COMPLETED."""
+    """Contract: if every pod succeeded, the run's status must be COMPLETED."""
     job = bundles.healthy()
     job.runs = [job.runs[0].model_copy(update={"status": status})]
     assert judged(job).cause == "unification.wrong_status"
 
 
 def with_blocks(wrong: bool = False, lose: int = 0) -> bundles.Job:
-    """Return a job whose rank 1 logged 2000 more points past its row limit, as digests of 1000."""
+    """Return a job whose rank 1 logged 2000 more points beyond its row limit, recorded as digests of 1000
+    points each."""
     job = bundles.healthy()
     rows = [TruthRow(metric="late", step=s, value=s / 7, time_ms=2_000 + s) for s in range(2000)]
     blocks = [
@@ -284,19 +289,20 @@ def with_blocks(wrong: bool = False, lose: int = 0) -> bundles.Job:
 
 
 def test_intact_blocks_pass_past_the_row_limit(judged):
-    """Contract: rows past the limit are compared by block, count and digest."""
+    """Contract: rows beyond the limit are compared by block, with the count and the digest."""
     assert judged(with_blocks()).verdict == "PASS"
 
 
 def test_blocks_that_lost_points(judged):
-    """Contract: a loss past the row limit is located to its block."""
+    """Contract: for a loss beyond the row limit, the verdict names the block."""
     verdict = judged(with_blocks(lose=3))
     assert (verdict.cause, verdict.ranks) == ("unification.lost_points", [1])
     assert "late 3 of 1000 points in steps 0–999" in verdict.explanation
 
 
 def test_blocks_with_a_wrong_value(judged):
-    """Contract: a digest that differs at the same count is a wrong value, located to its block."""
+    """Contract: a different digest with the same count means a wrong value, and the verdict names the
+    block."""
     verdict = judged(with_blocks(wrong=True))
     assert verdict.cause == "unification.wrong_value"
     assert "1000–1999" in verdict.explanation

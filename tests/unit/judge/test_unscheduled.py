@@ -1,4 +1,4 @@
-"""Pods without a node, with the messages of schedulers and autoscalers in public bug reports."""
+"""Pods without a node, with the messages of schedulers and autoscalers from public bug reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMIT = (
             "node selector.",
             "nodeAffinity",
         ),
-        # Kubernetes 1.34 has another wording.
+        # Kubernetes 1.34 words this message differently.
         (
             "0/4 nodes are available: 4 node(s) didn't match PersistentVolume's node affinity. no new claims "
             f"to deallocate,{AFTER}",
@@ -221,7 +221,7 @@ def test_new_pod_is_not_ignored_by_scheduler(judged) -> None:
 
 
 def test_pod_deleted_before_scheduling_is_not_ignored(judged) -> None:
-    """Contract: a Job that is suspended at once deletes its pods."""
+    """Contract: a Job that is suspended immediately deletes its pods."""
     job = never_started()
     job.drop_pod(1)
     job.pod(1, 5, "Pending", node=False, metadata={"deletionTimestamp": at(6)})

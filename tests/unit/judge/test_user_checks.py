@@ -1,4 +1,5 @@
-"""Judges of users: whatever they do, no FAIL or UNKNOWN becomes a PASS, and none of them ends the harness."""
+"""Judges written by users: whatever they do, no FAIL or UNKNOWN becomes a PASS, and the harness does not
+crash."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class Unspeakable(Exception):
 
 
 def spoil(bundle: Bundle) -> None:
-    """Change everything that a judge can change in the bundle that it was given."""
+    """Change everything in a bundle that a judge can change."""
     for kind in ("jobset", "pod", "workload"):
         for seen in bundle.history(kind):
             seen.object.clear()
@@ -75,9 +76,8 @@ def acting(acts: list[Any]) -> Callable[[Bundle], Iterator[Any]]:
 @given(st.sampled_from(list(JOBS)), st.lists(acts, max_size=3))
 @slow
 def test_no_judge_makes_a_verdict_better(name: str, act_lists: list[list[Any]]) -> None:
-    """Contract: a verdict is a PASS only if it was one and every judge yields only passed().
-
-    A verdict that was no PASS stays as it is. So do the harness's own checks and the closed list of causes.
+    """Property: a verdict remains a PASS only if every judge yields only passed(). Any other verdict does not
+    change, and neither do the harness's own checks and the closed list of causes.
     """
     before = judge(Bundle.open(written(name)))
     after = judge(Bundle.open(written(name)), [(f"j{n}", acting(acts)) for n, acts in enumerate(act_lists)])
@@ -97,7 +97,8 @@ def healthy(tmp_path: Path) -> Path:
 
 
 def test_a_fail_of_ones_own(healthy: Path) -> None:
-    """The verdict has the check's cause, ranks, text and evidence, and says to read the log of its rank."""
+    """The verdict has the check's cause, ranks, text and evidence, and advises reading the log of its
+    rank."""
 
     def steps(bundle: Bundle) -> Iterator[Check]:
         assert bundle.manifest is not None
@@ -119,7 +120,7 @@ def test_what_was_said_before_an_error_counts(healthy: Path) -> None:
 
 
 def test_a_judge_that_reads_damaged_evidence_proves_nothing(healthy: Path) -> None:
-    """The damaged file is one that the harness's own judges do not read."""
+    """The harness's own judges do not read the damaged file."""
     (healthy / "extra.jsonl").write_bytes(b"cut")
 
     def reads(bundle: Bundle) -> Iterator[Check]:
@@ -130,7 +131,7 @@ def test_a_judge_that_reads_damaged_evidence_proves_nothing(healthy: Path) -> No
 
 
 def test_job_that_was_not_let_end_is_no_fail(tmp_path: Path) -> None:
-    """A judge that misses something proves nothing when the job was cut short."""
+    """If the job was interrupted, a judge that finds something missing proves nothing."""
     job = bundles.healthy()
     job.drop("jobset", 2)
     job.manifest = job.manifest.model_copy(update={"interrupted": "SIGINT"})
@@ -140,7 +141,7 @@ def test_job_that_was_not_let_end_is_no_fail(tmp_path: Path) -> None:
 
 
 def test_without_a_job_nobody_is_asked(tmp_path: Path) -> None:
-    """A judge needs no code for runs that launched nothing."""
+    """User judges are not called for runs that launched nothing, so they need no code for this case."""
     job = bundles.healthy()
     job.manifest = job.manifest.model_copy(update={"expected": None, "launch": None})
     bundle = job.write(tmp_path / "b")
@@ -166,7 +167,8 @@ def install(site: Path, package: str, judge_: str, code: str) -> None:
 
 
 def test_judges_are_found_by_entry_point(site: Path, healthy: Path) -> None:
-    """Two packages' judges of one name are both asked. A judge that cannot be imported is UNKNOWN."""
+    """If judges in two packages have the same name, both are called. A judge that cannot be imported is
+    UNKNOWN."""
     code = "from harness.judge.users import passed\ndef judge(b): return [passed('{0}', b.path.name)]\n"
     install(site, "own-a", "same", code.format("a"))
     install(site, "own-b", "same", code.format("b"))
@@ -180,7 +182,7 @@ def test_judges_are_found_by_entry_point(site: Path, healthy: Path) -> None:
 
 
 def test_a_run_asks_them(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Contract: the verdict that a run writes includes user checks, and their prints are not on stdout."""
+    """Contract: the verdict of a run includes user checks, and their output is not on stdout."""
     code = (
         "from harness.judge.users import failed\ndef judge(b): print('hello'); yield failed('never', 'no')\n"
     )
@@ -196,7 +198,7 @@ def test_a_run_asks_them(site: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_nobody_judges_without_them() -> None:
-    """Contract: every command gets its verdict from judge.users, so that all of them agree."""
+    """Contract: all commands obtain the verdict from judge.users, so they agree."""
     sources = [path for path in Path("harness").rglob("*.py") if path.parts[1] != "judge"]
     assert len(sources) > 80
     assert [str(path) for path in sources if "from harness.judge import judge" in path.read_text()] == []

@@ -1,4 +1,4 @@
-"""A pod that waits for a claim without a volume: the claim and its own event are in the verdict."""
+"""Pods that are waiting for a claim without a volume: the verdict contains the claim and its Event."""
 
 import bundles
 import pytest

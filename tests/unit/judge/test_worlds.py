@@ -1,4 +1,5 @@
-"""The check `world`: the ranks were one world, or the verdict names the pods that trained alone, and why."""
+"""The check `world`: if the ranks did not form one world, the verdict names the pods that trained alone and
+the reason."""
 
 import bundles
 import pytest
@@ -13,7 +14,7 @@ def check(verdict: Verdict, name: str = "world"):
 
 
 def alone(job, *options, world=1, **env):
-    """Record that the torchrun of each pod had these options, and started ranks of a world of its own."""
+    """Record that each pod's torchrun had these options and started a world of its own."""
     recorded(job)
     for index in range(job.nodes):
         pod = PodEvents(job, index)
@@ -157,7 +158,7 @@ def test_a_standalone_evaluation_after_training_passes(judged):
 
 
 def test_ranks_are_named_by_the_pod_that_had_them(judged):
-    """With c10d, torchrun's agents decide: rank 0 may run in the second pod."""
+    """With c10d, torchrun's agents assign the ranks, so rank 0 may run in the second pod."""
     job = together(bundles.healthy(), order=[1, 0])
     job.truth[0], job.truth[1] = job.truth[1], job.truth[0]
     job.ended(0, 30, code=1)
@@ -228,7 +229,8 @@ def test_ranks_without_a_world_are_judged_by_exits(judged):
 
 
 def test_a_torchrun_that_joins_late_is_no_cause(judged):
-    """The look inside comes at a fixed time, and on a busy machine a pod may still start then."""
+    """The containers are inspected at a fixed time, at which a pod on a busy machine may still be
+    starting."""
     job = together(bundles.healthy())
     torchrun = Process(pid=7, parent=1, command=[*TORCHRUN, "--nnodes=2", "train.py"])
     job.inspections = [RendezvousSnapshot(at=bundles.at(20), pod=job.pod_name(1), processes=[torchrun])]
@@ -236,7 +238,7 @@ def test_a_torchrun_that_joins_late_is_no_cause(judged):
 
 
 def test_a_world_of_any_recorded_size_is_judged(judged):
-    """Contract: a size that no machine could count to costs nothing."""
+    """Contract: the time to judge does not depend on the recorded size, even if it is huge."""
     job = recorded(bundles.healthy())
     for index in range(2):
         pod = PodEvents(job, index)
