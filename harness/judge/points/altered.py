@@ -11,6 +11,7 @@ import re
 import struct
 import sys
 import unicodedata
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -37,6 +38,8 @@ _DECIMALS = range(1, 16)
 """Numbers of decimal places to try when values may have been rounded."""
 _DIGITS = range(3, 16)
 """Numbers of significant digits to try when a value may have been written as text and read back."""
+MIN_SHARING = 2
+"""Minimum number of metrics that prove that a tracker stores several metrics under one name."""
 MIN_CUT_LENGTH = 63
 """Minimum length of a metric name that a tracker may have shortened."""
 MIN_POINTS = 2
@@ -109,7 +112,7 @@ def points(bundle: Bundle, truths: Iterable[Truth], comparison: Comparison, reco
     """Return a sentence for each metric whose missing points are in the run under another name or step."""
     by_rank = {truth.rank: truth for truth in truths}
     logged = {metric for truth in by_rank.values() for metric in truth.metrics}
-    similar = _similar_names(logged)
+    similar, shared = _similar_names(logged), _shared_names(logged, comparison)
     sentences = []
     for (rank, metric), steps in comparison.missing.items():
         rows = by_rank[rank].rows.get(metric, NONE)
@@ -125,7 +128,9 @@ def points(bundle: Bundle, truths: Iterable[Truth], comparison: Comparison, reco
                 f"the run has no metric {metric!r} of rank {rank}, but has {name!a}, which differs only in "
                 f"{_difference(metric, name)}: the tracker may store both under one name"
             )
-        elif name := _shared_name(metric, steps, logged, comparison):
+        elif name := next(
+            (name for name in shared.get(metric, []) if set(steps) <= set(comparison.foreign[name])), None
+        ):
             sentences.append(
                 f"the run has no metric {_short(metric)} of rank {rank}, but has {_short(name)}: the tracker "
                 "may store several metrics under this name"
@@ -262,16 +267,25 @@ def _merged_with(metric: str, similar: dict[tuple[str, str], list[str]], recorde
     return next((name for name in others if name != metric and name in recorded.shared), None)
 
 
-def _shared_name(metric: str, steps: list[int], logged: set[str], comparison: Comparison) -> str | None:
-    """Return the name in the run under which a tracker may store this metric and another one, or None."""
-    for name, foreign in comparison.foreign.items():
-        if name in logged or not set(steps) <= set(foreign):
+def _shared_names(logged: set[str], comparison: Comparison) -> dict[str, list[str]]:
+    """Map each logged metric to the names in the run under which a tracker may store it and another metric.
+
+    Such names differ from the logged ones only in characters that trackers replace, or are their beginning.
+    """
+    ordered = sorted(logged)
+    by_words: dict[str, list[str]] = {}
+    for metric in ordered:
+        by_words.setdefault(_words(metric), []).append(metric)
+    shared: dict[str, list[str]] = {}
+    for name in comparison.foreign:
+        if name in logged:
             continue
-        same_words = {other for other in logged if _words(other) == _words(name)}
-        same_start = {other for other in logged if len(name) >= MIN_CUT_LENGTH and other.startswith(name)}
-        if any(metric in group and len(group) > 1 for group in (same_words, same_start)):
-            return name
-    return None
+        group = by_words.get(_words(name), [])
+        if len(group) < MIN_SHARING and len(name) >= MIN_CUT_LENGTH:
+            group = ordered[bisect_left(ordered, name) : bisect_left(ordered, name + chr(sys.maxunicode))]
+        for metric in group if len(group) >= MIN_SHARING else ():
+            shared.setdefault(metric, []).append(name)
+    return shared
 
 
 def _short(name: str) -> str:
