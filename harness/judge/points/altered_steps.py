@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.ground_truth import TruthRow
@@ -17,6 +18,8 @@ MIN_POINTS = 2
 """Minimum number of matching points that prove that all steps of a metric were shifted."""
 MIN_VALUES = 3
 """Minimum number of different values that prove that a metric's points are at other steps."""
+MIN_SAMPLES = 4
+"""Minimum number of points at equal distances that prove that a metric was sampled."""
 MAX_FACTOR = 4096
 """Maximum number of factors to try when several steps may have been counted as one."""
 _CONVERSIONS: dict[str, Callable[[int], int]] = {
@@ -96,7 +99,27 @@ def dropped(bundle: Bundle, truths: Iterable[Truth], comparison: Comparison) -> 
             f"every missing point of {names(ranks)} has a lower step than one that the rank had logged "
             "before it, and no other point is missing: the client or the tracker may drop such points"
         )
+    intervals = {_interval(truth, comparison) for truth in involved}
+    if len(intervals) == 1 and (interval := intervals.pop()):
+        return (
+            f"of each metric that lacks points, the run has exactly one of every {interval} points: the "
+            "client or the tracker may sample points"
+        )
     return ""
+
+
+def _interval(truth: Truth, comparison: Comparison) -> int:
+    """Return n if the run has every nth point of each of the rank's metrics that lacks points, otherwise 0."""
+    intervals = set[int]()
+    for (rank, metric), steps in comparison.missing.items():
+        if rank == truth.rank:
+            missing, logged = set(steps), sorted(truth.rows[metric])
+            places = [place for place, step in enumerate(logged) if step not in missing]
+            if len(places) < MIN_SAMPLES or places[0] >= places[1] - places[0]:
+                return 0
+            intervals |= {after - before for before, after in pairwise(places)}
+            intervals |= {0} if len(logged) - places[-1] > places[1] - places[0] else set()
+    return intervals.pop() if len(intervals) == 1 else 0
 
 
 def _missing(truth: Truth, comparison: Comparison) -> set[tuple[str, int]]:

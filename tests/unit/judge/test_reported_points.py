@@ -284,6 +284,18 @@ CASES = {
         LOST,
         "Every missing point of rank 1 has a step at which the rank also logged NaN or infinity",
     ),
+    "only every tenth point stays (aim #3241)": Case(
+        ramp("a", 50),
+        lambda job, rows: as_logged(job, rows[::10]),
+        LOST,
+        "the run has exactly one of every 10 points",
+    ),
+    "points are lost without a rule": Case(
+        ramp("a", 12),
+        lambda job, rows: as_logged(job, [rows[place] for place in (0, 2, 4, 7, 8)]),
+        LOST,
+        r"\(7 points\)$",
+    ),
     "the end of the queue is lost at exit (wandb #9963, aim #2554)": Case(
         ramp("a"), lambda job, rows: as_logged(job, rows[:-2]), LOST, "a steps 4, 5"
     ),
