@@ -206,7 +206,7 @@ def no_lost_points(facts: Facts) -> Finding:
         refs += [f"truth/{rank}.jsonl" for rank, _, _ in blocks[: LIMIT - len(refs)]]
         ranks = {rank for rank, _ in comparison.missing} | {rank for rank, _, _ in blocks}
         reasons = [
-            *altered.points(facts.truths, comparison, recorded),
+            *altered.points(facts.case.bundle, facts.truths, comparison, recorded),
             *lost_points.explain(facts.case, facts.truths, recorded, comparison),
         ]
         total = sum(map(len, comparison.missing.values())) + sum(

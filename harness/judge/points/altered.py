@@ -11,6 +11,7 @@ import re
 import struct
 import sys
 import unicodedata
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -18,6 +19,7 @@ from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.ground_truth import TruthRow
 from harness.judge.case import names
 from harness.judge.finding import counted
+from harness.judge.points import altered_steps
 from harness.judge.points.compare import Comparison, Recorded, Wrong, same
 from harness.judge.points.ground_truth import Truth
 from harness.judge.points.series import NONE, Series
@@ -30,8 +32,16 @@ EARLIER_ADVICE = (
     "no other process wrote these values: find out whether the last values were sent, and whether the "
     "tracker keeps the first value of a step"
 )
+_LARGEST_SINGLE, _LARGEST_HALF = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0], 65504.0
+"""The largest finite numbers of 32 and of 16 bits."""
+_DECIMALS = range(1, 16)
+"""Numbers of decimal places to try when values may have been rounded."""
 _DIGITS = range(3, 16)
 """Numbers of significant digits to try when a value may have been written as text and read back."""
+MIN_SHARING = 2
+"""Minimum number of metrics that prove that a tracker stores several metrics under one name."""
+MIN_CUT_LENGTH = 63
+"""Minimum length of a metric name that a tracker may have shortened."""
 MIN_POINTS = 2
 """Minimum number of matching points that prove that a metric was renamed."""
 
@@ -41,11 +51,6 @@ def _visible(name: str) -> str:
     return "".join(one for one in name if not (one.isspace() or unicodedata.category(one) in ("Cf", "Cc")))
 
 
-_STEP_CONVERSIONS: dict[str, Callable[[int], int]] = {
-    "rounded to a number that a double can represent": lambda step: int(float(step)),
-    "reduced to 32 bits": lambda step: step & 0xFFFFFFFF,
-    "reduced to a signed 32-bit number": lambda step: (step + (1 << 31) & 0xFFFFFFFF) - (1 << 31),
-}
 _SIMPLIFIED: dict[str, Callable[[str], str]] = {
     "case": str.casefold,
     "its Unicode normalization": lambda name: unicodedata.normalize("NFKC", name),
@@ -57,10 +62,31 @@ difference."""
 
 def values(wrong: Iterable[Wrong]) -> list[str]:
     """Return a sentence for each kind of conversion if conversions explain all wrong values, otherwise []."""
+    wrong = list(wrong)
     conversions = [_conversion(one.logged, one.recorded) for one in wrong]
+    if len(set(conversions)) > 1 and (decimals := _decimals(wrong)):
+        return [f"in {counted(len(wrong), 'point')}, the value was rounded to {decimals} decimal places"]
     if not conversions or not all(conversions):
         return []
     return [f"in {counted(count, 'point')}, {text}" for text, count in Counter(conversions).items()]
+
+
+def _decimals(wrong: list[Wrong]) -> int:
+    """Return the number of decimal places to which all wrong values were rounded, or 0.
+
+    A value that keeps at least three digits is the proof, because any small value can be rounded to 0.
+    """
+    if not all(math.isfinite(one.logged) and math.isfinite(one.recorded) for one in wrong):
+        return 0
+    return next(
+        (
+            places
+            for places in _DECIMALS
+            if all(round(one.logged, places) == one.recorded for one in wrong)
+            and any(abs(one.recorded) >= 10.0 ** (2 - places) for one in wrong)
+        ),
+        0,
+    )
 
 
 def earlier_values(bundle: Bundle, truths: Iterable[Truth], wrong: Iterable[Wrong]) -> set[Wrong]:
@@ -83,10 +109,11 @@ def earlier_values(bundle: Bundle, truths: Iterable[Truth], wrong: Iterable[Wron
     return earlier
 
 
-def points(truths: Iterable[Truth], comparison: Comparison, recorded: Recorded) -> list[str]:
+def points(bundle: Bundle, truths: Iterable[Truth], comparison: Comparison, recorded: Recorded) -> list[str]:
     """Return a sentence for each metric whose missing points are in the run under another name or step."""
     by_rank = {truth.rank: truth for truth in truths}
-    similar = _similar_names(metric for truth in by_rank.values() for metric in truth.metrics)
+    logged = {metric for truth in by_rank.values() for metric in truth.metrics}
+    similar, shared = _similar_names(logged), _shared_names(logged, comparison)
     sentences = []
     for (rank, metric), steps in comparison.missing.items():
         rows = by_rank[rank].rows.get(metric, NONE)
@@ -102,14 +129,26 @@ def points(truths: Iterable[Truth], comparison: Comparison, recorded: Recorded) 
                 f"the run has no metric {metric!r} of rank {rank}, but has {name!a}, which differs only in "
                 f"{_difference(metric, name)}: the tracker may store both under one name"
             )
-        elif text := _other_steps(metric, steps, rows, comparison, recorded):
+        elif name := next(
+            (name for name in shared.get(metric, []) if set(steps) <= set(comparison.foreign[name])), None
+        ):
+            sentences.append(
+                f"the run has no metric {_short(metric)} of rank {rank}, but has {_short(name)}: the tracker "
+                "may store several metrics under this name"
+            )
+        elif text := altered_steps.conversion(
+            steps, rows, recorded.shared.get(metric, NONE), comparison.foreign.get(metric, [])
+        ):
             sentences.append(f"{text} ({metric!r} of rank {rank})")
         elif min(steps) < 0:
             sentences.append(
                 f"{metric!r} of rank {rank} has a negative step, and Pluto's ingest refuses requests with "
                 "negative steps: a 32-bit counter may have overflowed"
             )
-    if not sentences and (text := _only_finite(by_rank, comparison)):
+    if not sentences and (
+        text := _only_finite(by_rank, comparison)
+        or altered_steps.dropped(bundle, by_rank.values(), comparison)
+    ):
         sentences.append(text)
     return sentences
 
@@ -120,6 +159,8 @@ def _only_finite(by_rank: dict[int, Truth], comparison: Comparison) -> str:
     if comparison.missing_in_blocks or not ranks:
         return ""
     for truth in map(by_rank.__getitem__, sorted(ranks)):
+        if not any(math.isfinite(value) for rows in truth.rows.values() for value in rows.values()):
+            return ""
         for metric, rows in truth.rows.items():
             not_finite = {step for step, value in rows.items() if not math.isfinite(value)}
             if not_finite != set(comparison.missing.get((truth.rank, metric), ())):
@@ -135,10 +176,8 @@ def _conversion(logged: float, recorded: float) -> str:
     """Return a description of the conversion that turns the logged value into the recorded one, or ""."""
     if math.isnan(logged):
         return "NaN became 0" if recorded == 0 else ""
-    if math.isinf(logged):
-        if abs(recorded) == sys.float_info.max and (recorded > 0) == (logged > 0):
-            return "infinity became the largest double"
-        return "infinity became NaN" if math.isnan(recorded) else ""
+    if math.isinf(logged) or math.isinf(recorded):
+        return _infinity(logged, recorded)
     if not math.isfinite(recorded):
         return ""
     for name, convert in (("32 bits", _single), ("bfloat16", _bfloat16), ("16 bits", _half)):
@@ -146,6 +185,26 @@ def _conversion(logged: float, recorded: float) -> str:
             return f"the value was rounded to {name}"
     digits = next((digits for digits in _DIGITS if float(f"{logged:.{digits}g}") == recorded), 0)
     return f"the value was rounded to {digits} digits" if digits else ""
+
+
+def _infinity(logged: float, recorded: float) -> str:
+    """Return a description of the conversion from or to an infinite value, or ""."""
+    if math.isnan(recorded):
+        return "infinity became NaN"
+    if (recorded > 0) != (logged > 0):
+        return ""
+    largest = {
+        sys.float_info.max: "double",
+        _LARGEST_SINGLE: "number of 32 bits",
+        _LARGEST_HALF: "number of 16 bits",
+    }
+    if math.isinf(logged):
+        kind = largest.get(abs(recorded), "")
+        return f"infinity became the largest {kind}" if kind else ""
+    if abs(logged) <= _LARGEST_HALF:
+        return ""
+    bits = 32 if abs(logged) > _LARGEST_SINGLE else 16
+    return f"the value exceeds the range of {bits} bits and became infinite"
 
 
 def _single(value: float) -> float | None:
@@ -209,25 +268,32 @@ def _merged_with(metric: str, similar: dict[tuple[str, str], list[str]], recorde
     return next((name for name in others if name != metric and name in recorded.shared), None)
 
 
+def _shared_names(logged: set[str], comparison: Comparison) -> dict[str, list[str]]:
+    """Map each logged metric to the names in the run under which a tracker may store it and another metric.
+
+    Such names differ from the logged ones only in characters that trackers replace, or are their beginning.
+    """
+    ordered = sorted(logged)
+    by_words: dict[str, list[str]] = {}
+    for metric in ordered:
+        by_words.setdefault(_words(metric), []).append(metric)
+    shared: dict[str, list[str]] = {}
+    for name in comparison.foreign:
+        if name in logged:
+            continue
+        group = by_words.get(_words(name), [])
+        if len(group) < MIN_SHARING and len(name) >= MIN_CUT_LENGTH:
+            group = ordered[bisect_left(ordered, name) : bisect_left(ordered, name + chr(sys.maxunicode))]
+        for metric in group if len(group) >= MIN_SHARING else ():
+            shared.setdefault(metric, []).append(name)
+    return shared
+
+
+def _short(name: str) -> str:
+    """Return a metric name in quotes. Only the end of a long name is shown."""
+    return repr(name) if len(name) <= 80 else f"'…{repr(name)[-79:]}"
+
+
 def _words(name: str) -> str:
     """Return a metric name without the characters that trackers replace."""
     return re.sub(r"[\W_]+", "", name).casefold()
-
-
-def _other_steps(
-    metric: str, steps: list[int], rows: Series, comparison: Comparison, recorded: Recorded
-) -> str | None:
-    """Return a clause about the difference between a metric's logged steps and those in the run, or None."""
-    series, foreign = recorded.shared.get(metric, NONE), comparison.foreign.get(metric, [])
-    there = set(foreign)
-    for text, convert in _STEP_CONVERSIONS.items():
-        if there and all(convert(s) in there and same(series[convert(s)], rows[s]) for s in steps):
-            return f"the step was {text}"
-    logged, recorded_steps = sorted(rows), sorted(series)
-    if foreign and len(logged) == len(recorded_steps) >= MIN_POINTS:
-        shift = recorded_steps[0] - logged[0]
-        if all(
-            b - a == shift and same(rows[a], series[b]) for a, b in zip(logged, recorded_steps, strict=True)
-        ):
-            return f"every step in the run is shifted by {shift:+d}"
-    return None
