@@ -49,7 +49,7 @@ _HOSTED_APP = "pluto.trainy.ai"
 
 @dataclass(frozen=True)
 class TrackerOptions:
-    """The options that name the tracker, the run and the key."""
+    """The options that specify the tracker, its API key and the run."""
 
     url: str = ""
     project: str = ""

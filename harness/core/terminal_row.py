@@ -126,8 +126,10 @@ class ScreenRow(Generic[Mark]):
         return own[column - 1 : column + 1] if column and own[column] == "" else own[column : column + 1]
 
     def join(self, column: int, one: str) -> bool:
-        """Add the character `one` to the character in a column if `one` has no column of its own. Return
-        whether it was added."""
+        """Combine the character `one` with the character in a column, if `one` is a combining character.
+
+        Return whether it was added.
+        """
         own = self._list()
         at = column - 1 if column and own[column] == "" else column
         added = _joins(one) and len(own[at]) < _MAX_COMBINED

@@ -118,7 +118,7 @@ def stopped_by_node(pod: Pod, ended_at: float) -> bool:
 
     A container may have ended by itself before the kubelet stopped its pod, if a helper container kept the
     pod running. The DisruptionTarget condition shows when the kubelet stopped the pod. Without this
-    condition, the answer is known only for a pod with a single container.
+    condition, the function returns True only for a pod with a single container.
     """
     if not ended_by_node(pod.last):
         return False

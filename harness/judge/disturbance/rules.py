@@ -277,7 +277,7 @@ def _without_proxy(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _released(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield the removal of a label or owner reference by which controllers identify one of the job's pods."""
+    """Yield each removal of a label or owner reference by which controllers identify a pod of the job."""
     for attempts in case.pod_attempts.values():
         for pod in attempts:
             if pod.name == change.name:

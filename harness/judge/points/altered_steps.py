@@ -109,7 +109,7 @@ def dropped(bundle: Bundle, truths: Iterable[Truth], comparison: Comparison) -> 
 
 
 def _interval(truth: Truth, comparison: Comparison) -> int:
-    """Return n if the run has every nth point of each of the rank's metrics that lacks points, or 0."""
+    """Return n if the run has every nth point of each metric with missing points of this rank, or 0."""
     intervals = set[int]()
     for (rank, metric), steps in comparison.missing.items():
         if rank == truth.rank:

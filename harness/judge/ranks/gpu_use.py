@@ -49,7 +49,7 @@ _SENTENCES: tuple[tuple[CauseId | None, str], ...] = (
     ("gpu.not_used", r"(Process (?P<rank>\d{1,6}), total \d+, device cpu\b.*)"),
     ("gpu.not_used", r"(Distributed environment: (DistributedType\.)?MULTI_CPU\b.*)"),
     ("gpu.not_used", r"((Ultralytics|YOLOv\d)\b.*\btorch[- ]\S+ CPU(?= |$).*)"),
-    # Many programs and torch.utils.collect_env print these.
+    # Many programs, and torch.utils.collect_env, print the next two.
     ("gpu.absent", r"(\btorch\.cuda\.is_available(\(\))? ?(is|=|==|:|->)? ?False\b.*)"),
     ("gpu.absent", r"(\bCUDA (is )?available ?[:=] ?False\b.*)"),
     (None, r"(?:^|[\s:\]|-])((Using device:? cpu|Using cpu device|Device: cpu|Running on (the )?CPU)\.?)$"),

@@ -25,7 +25,7 @@ class ProgramImage:
     tag: str
     program: Path
     at: str
-    """The absolute path of the program in the image."""
+    """The absolute path at which the image contains `program`."""
     user: str = "0:0"
     root: Path | None = None
     """A tar file with a complete root file system, or None if the image contains only the program."""

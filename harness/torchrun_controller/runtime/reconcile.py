@@ -94,10 +94,10 @@ def is_irreversible(before: JobStatus, decision: Decision, created_jobsets: set[
 
 
 def patience(before: JobStatus, status: JobStatus) -> timedelta:
-    """Return the minimum time between the last write of a job's status and a write of this new status.
+    """Return how long after the last write of a job's status the new status may be written.
 
-    The time is 0 if pods were lost, if the message gives a different reason for late pods, or if anything
-    other than the number of pods or a message has changed.
+    The time is 0 if the new status reports lost pods or a new reason for late pods, or if more has changed
+    than the number of pods or the message.
     """
     queued = before.phase == status.phase == "Queued"
     running = before.phase == status.phase == "Running"

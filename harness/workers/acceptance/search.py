@@ -148,7 +148,7 @@ def search(
 
 
 class _SearchState:
-    """A search in progress: its results so far, and the methods that add to them."""
+    """A search for bad nodes in progress: its results so far, and the methods that add to them."""
 
     def __init__(self, nodes: Group, bound: int, tested: Tested) -> None:
         self.nodes, self.bound, self.tested = nodes, bound, tested

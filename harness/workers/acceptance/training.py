@@ -60,7 +60,7 @@ def checks(device: Device, mode: str) -> Iterator[Check]:
 
 
 def train(device: Device, steps: int) -> tuple[float, float, str]:
-    """Return the loss on unseen data after and before training, and a digest of the losses and weights.
+    """Return the loss on unseen data after training and before it, and a digest of losses and weights.
 
     The class of an input x depends on the signs of x₀x₁ and x₂x₃. A linear model cannot learn this.
     """

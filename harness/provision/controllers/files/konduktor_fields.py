@@ -30,7 +30,7 @@ NO_MESSAGE = "missing _msg field"
 """The beginning of the message that VictoriaLogs returns for a log line without a message."""
 CONNECT_SECONDS = 10
 _OWN = ("_", "kubernetes.")
-"""The prefixes of the fields that vlagent or VictoriaLogs adds to those in the log line."""
+"""The prefixes of fields that are not in the log line, but that vlagent or VictoriaLogs adds."""
 _QUOTED_OR_FIELD = re.compile(
     r'"(?:[^"\\]|\\.)*"|' + "|".join(rf"(?<![\w.]){re.escape(name)}(?=\s*:)" for name in FIELDS)
 )
