@@ -153,7 +153,7 @@ class Terminal(Generic[Mark]):
 
     # -- process lines of output -----------------------------------------------------------------------------
     def _write_line(self, line: str, mark: Mark) -> Iterator[Row[Mark]]:
-        """Process a line with its line ending, or part of a line."""
+        """Write a line with its line ending, or part of a line, to the screen."""
         is_complete = line.endswith("\n")
         body = line[:-1] if is_complete else line
         row = self._row(mark)

@@ -147,7 +147,7 @@ class Refusal:
         )
 
     def kubectl_arguments(self, namespace: str) -> str | None:
-        """Return the arguments of a kubectl command that shows the rule, or None if the rule is not known."""
+        """Return the arguments of a kubectl command that shows the violated policy or quota, or None."""
         rule = _rule(self.message)
         if rule is None:
             return None

@@ -83,7 +83,7 @@ class Ledger(BaseModel):
         self.add(outcome)
 
     def add_draws(self, rows: Iterable[Row]) -> None:
-        """Add or replace the results of random faults whose ranks ran programs."""
+        """Add or replace the results of random faults in jobs whose ranks ran one of the programs."""
         results = {row.fault: row.oracle for row in rows if row.oracle and row.fault.endswith(PROGRAM)}
         self.draws = dict(sorted({**self.draws, **results}.items()))
 

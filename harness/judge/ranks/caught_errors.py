@@ -32,7 +32,8 @@ _NOT_OF_PROGRAM = re.compile(
     r"|Error waiting on exit barrier|torch[./]distributed[./]elastic"
 )
 """Pattern for the line before a traceback that does not end the program. Python, a logger or torchrun prints
-it. torchrun logs an error at its exit barrier if the node with the store ended earlier."""
+this line. For example, torchrun prints it if the exit barrier fails because the torchrun with the store has
+already exited."""
 
 
 @dataclass(frozen=True)

@@ -93,9 +93,9 @@ def gpus_of(node: Object) -> int:
 
 
 def _equal(nodes: Sequence[Object]) -> int:
-    """Return the number of GPUs per node, or 1 if no node's number is known.
+    """Return the number of GPUs per node, or 1 if it is not known for any node.
 
-    Raises UsageError if two nodes have different known numbers.
+    Raises UsageError if two nodes have different numbers of GPUs.
     """
     counts = {_name(node): gpus_of(node) for node in nodes}
     gpu_counts = {count for count in counts.values() if count}

@@ -249,7 +249,7 @@ class Recording:
             self.failed(error)
 
     def queued_directly(self, op: Any, metrics: Mapping[str, Any], step: Any, time_ms: Any) -> None:
-        """Record numbers that the client queues without `run.log`. Never raises."""
+        """Record the values that the client queues without a call of `run.log`. Never raises."""
         if not self.here:
             return
         try:
