@@ -65,7 +65,7 @@ class Configuration:
         return cls(tuple(servers[:3]), search, min(ndots, 15))
 
     def candidates(self, name: str) -> list[str]:
-        """Return the full names that the system resolver tries for a name, in the order in which it tries them."""
+        """Return the full names that the resolver tries for a name, in the order in which it tries them."""
         if name.endswith("."):
             return [name]
         searched = [f"{name}.{domain}." for domain in self.search if domain]
