@@ -325,6 +325,9 @@ def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, s
         # An error did not end the program if another error or more output followed it.
         if cause in AT_ANY_TIME and (another_error or not (is_error or number == last_number)):
             cause = None
+        # Without such a variable, a rank has no peers. If it lost one, it had handled the error.
+        if cause == "variables.missing" and number != last_number:
+            cause = None
         if cause:
             unresolved = (
                 unresolved_hosts.unresolved(lines, text) if cause == "rendezvous.unreachable" else None
