@@ -346,15 +346,16 @@ def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, s
 def _without_agents_errors(lines: Lines, last: str, last_number: int) -> Lines:
     """Return the lines without those that torchrun logged after its report about the rank's own error.
 
-    `last` is the rank's last error, on line `last_number`. After its rank has failed, torchrun can lose the
-    rendezvous, because it waits for the other nodes, or because rank 0's torchrun has ended.
+    `last` is the rank's last error or last line, on line `last_number`. After its rank has failed, torchrun
+    can lose the rendezvous, because it waits for the other nodes, or because rank 0's torchrun has ended.
+    Without an error, only an exit code that Python does not use for exceptions is the rank's own.
     """
-    if not is_error(last) or is_of_a_peer(last):
+    if is_of_a_peer(last):
         return lines
-    positions = (
-        at for at, (number, text) in enumerate(lines) if number > last_number and _FAILED.search(text)
-    )
-    return lines[: next(positions, len(lines))]
+    for at, (number, text) in enumerate(lines):
+        if number > last_number and (failed := _FAILED.search(text)):
+            return lines[:at] if is_error(last) or int(failed[1]) > 1 else lines
+    return lines
 
 
 def of_last_attempt(tail: Lines) -> Lines:
