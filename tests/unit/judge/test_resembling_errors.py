@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ended_pods import REPORT, stamped
-from failed_ranks import PEER, TRACEBACK, WAITED, Case, job_of, of, starting
+from failed_ranks import PEER, TRACEBACK, UNREACHED, WAITED, Case, job_of, of, starting
 from process_events import PodEvents, recorded
 
 from harness.judge.logs import known_errors
@@ -78,3 +78,56 @@ def test_recorded_world_size_tells_whether_it_is_wrong(judged, size: int, cause:
         PodEvents(job, index).start(20, "rank", ppid=7, RANK=index, LOCAL_RANK=0, WORLD_SIZE=size)
     verdict = judged(job)
     assert verdict.cause == cause, verdict.explanation
+
+
+HTTP = "WARNING urllib3: Retrying after ConnectionResetError(104, 'Connection reset by peer')"
+SIZES = "RuntimeError: [x/gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 8 vs 4"
+NO_INTERFACE = "RuntimeError: [x/tcp/device.cc:83] ifa != nullptr. Unable to find interface for: [0.0.0.189]"
+CLOSED = "torch.distributed.elastic.rendezvous.api.RendezvousClosedError"
+CHAINED = ["", "During handling of the above exception, another exception occurred:", ""]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [HTTP],
+        ["NCCL WARN Call to recv from 10.0.0.2<3> failed : Connection timed out"],
+        ["worker-0 ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15)"],
+        [*TRACEBACK, SIZES, "benchmark failed, skipping it"],
+        [*TRACEBACK, NO_INTERFACE, "using NCCL only"],
+        [*TRACEBACK, CLOSED, "trying again with a new id"],
+        [*TRACEBACK, UNREACHED.format("localhost", 29501), "no store in this pod"],
+    ],
+)
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (of(1, OWN), 1),
+        ([*TRACEBACK, "KeyError: 3", *CHAINED, *TRACEBACK, OWN], 1),
+        ([f"{OWN}, giving up"], 3),
+    ],
+)
+def test_error_that_rank_survived_does_not_excuse_it(judged, lines, end: list[str], code: int) -> None:
+    """Contract: a rank that prints more output ends for another reason, and not its peer is accused."""
+    verdict = judged(starting(of(0, PEER), [*lines, *STEPS, *end], code=code))
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
+    assert OWN in verdict.explanation.partition("After it")[0]
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        [*STEPS, *of(1, PEER)],
+        [*STEPS, *of(1, PEER, *CHAINED, *TRACEBACK, "RuntimeError: training failed")],
+        [*STEPS, *TRACEBACK, PEER, *STEPS[:3], *of(1, "RuntimeError: training failed")],
+    ],
+)
+def test_rank_that_ends_soon_after_lost_peer_is_excused(judged, one: list[str]) -> None:
+    verdict = judged(starting(of(0, OWN), one))
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [0]), verdict.explanation
+
+
+def test_mismatch_that_rank_survived_does_not_explain_later_loss(judged) -> None:
+    lines = [*TRACEBACK, SIZES, "benchmark failed, skipping it", *STEPS]
+    verdict = judged(starting([*lines, *of(0, PEER)], [*lines, *of(1, PEER)]))
+    assert (verdict.cause, verdict.ranks) == ("collective.failed", []), verdict.explanation
