@@ -131,3 +131,19 @@ def test_mismatch_that_rank_survived_does_not_explain_later_loss(judged) -> None
     lines = [*TRACEBACK, SIZES, "benchmark failed, skipping it", *STEPS]
     verdict = judged(starting([*lines, *of(0, PEER)], [*lines, *of(1, PEER)]))
     assert (verdict.cause, verdict.ranks) == ("collective.failed", []), verdict.explanation
+
+
+@pytest.mark.parametrize(("hour", "is_named"), [("05", True), ("03", False)])
+def test_mesh_does_not_explain_loss_after_long_run(judged, hour: str, is_named: bool) -> None:
+    """Contract: a job that logs no points has also connected if it ran for longer than any timeout."""
+    job = starting(of(0, PEER), of(1, PEER))
+    for kind, seen in job.objects:
+        if kind == "pod":
+            seen.object["spec"].setdefault("containers", []).append({"name": "istio-proxy", "image": "p"})
+            for status in seen.object["status"].get("containerStatuses", []):
+                for state in status["state"].values():
+                    if "startedAt" in state:
+                        state["startedAt"] = state["startedAt"].replace("T05", f"T{hour}")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("collective.failed", []), verdict.explanation
+    assert ("mesh" in verdict.explanation) == is_named
