@@ -279,7 +279,8 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
     lines = _without_agents_errors(lines, last, last_number)
     has_own_end = (is_error(last) or (exit_code or 0) > 1) and not is_of_a_peer(last)
     begin = survived_errors.end(lines, last_number, is_ordinary, is_of_a_peer)
-    begin = begin if has_own_end and ranks == 1 else 0
+    is_of_one = ranks == 1 or (origin is not None and origin.rank is not None)
+    begin = begin if has_own_end and is_of_one else 0
     cause, clue, clue_number = _cause(lines, last, last_number, begin)
     recent = [text for number, text in lines[-80:] if number >= begin]
     peer_absent = origin is None and any(lost_peers.ABSENT.search(text) for text in recent)

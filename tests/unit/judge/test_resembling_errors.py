@@ -114,6 +114,19 @@ def test_error_that_rank_survived_does_not_excuse_it(judged, lines, end: list[st
     assert OWN in verdict.explanation.partition("After it")[0]
 
 
+def test_error_that_one_of_two_ranks_survived_is_no_cause(judged) -> None:
+    lines = [*TRACEBACK, UNREACHED.format("localhost", 29501), "no store in this pod", *STEPS]
+    verdict = judged(starting(of(0, PEER), [*lines, *of(3, OWN)], per_node=2))
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [3]), verdict.explanation
+
+
+def test_rank_that_cannot_reach_rank_0_is_still_accused(judged) -> None:
+    """Contract: its error ended it, even if another rank in the pod then prints more and fails."""
+    lines = [*of(2, UNREACHED.format("10.0.0.1", 29501)), *STEPS, *of(3, OWN)]
+    verdict = judged(starting(of(0, WAITED), lines, per_node=2))
+    assert verdict.cause == "rendezvous.unreachable", verdict.explanation
+
+
 @pytest.mark.parametrize(
     "one",
     [
