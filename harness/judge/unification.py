@@ -258,6 +258,9 @@ def values(facts: Facts) -> Finding:
     earlier = altered.earlier_values(facts.case.bundle, facts.truths, wrong)
     others = [one for one in wrong if one not in earlier]
     reasons = altered.values(others) if not blocks else []
+    runs = {run.run_id for _, run in facts.attached.shared}
+    if reasons and altered.arrived_as_logged(facts.case.bundle, runs, others):
+        reasons = []
     advice = altered.VALUES_ADVICE if reasons else ""
     if earlier:
         count = counted(len(earlier), "point")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.core.clock import seconds
 from harness.evidence.kubernetes.objects import items
 from harness.judge.case import Case, names
 
@@ -22,6 +23,9 @@ _PROXIES = {
 """Maps the name of each proxy's container to what keeps the mesh from adding it to a pod."""
 _PARTS = ("containers", "initContainers")
 """The lists of containers in a pod's spec. Newer proxies are init containers that run as long as the pod."""
+_LONGEST_START = 3600.0
+"""Maximum number of seconds for which a rank may have run if it never connected to the others. PyTorch's
+timeouts are up to 30 minutes."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,12 @@ class Mesh:
 def at_start(case: Case) -> Mesh | None:
     """Return the service mesh to which pods of the job belong, or None.
 
-    Returns None once a rank has logged a point, because the proxies then let the ranks connect.
+    Returns None if a rank has logged a point or run for a long time, because the proxies then let the ranks
+    connect.
     """
     if case.expected.num_nodes < 2 or any(map(case.first_logged, case.ranks)):
+        return None
+    if any(_run_time(case, index) > _LONGEST_START for index in case.pods):
         return None
     proxies: dict[int, str] = {}
     for index, pod in sorted(case.pods.items()):
@@ -53,3 +60,10 @@ def at_start(case: Case) -> Mesh | None:
     text = f"{whose} contain the proxy of a service mesh ({proxy}), which may reject or close the connections"
     advice = f"keep the job's pods out of the service mesh, or try it: {_PROXIES[proxy]} in the pod template"
     return Mesh(text, advice)
+
+
+def _run_time(case: Case, index: int) -> float:
+    """Return the number of seconds for which a node's rank container ran, or 0.0 if it is unknown."""
+    terminated = case.pods[index].container(case.launch.container, "terminated")
+    started, ended = case.container_started(index), terminated and seconds(terminated[1].get("finishedAt"))
+    return ended - started if started and ended else 0.0

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from harness.core.causes import CauseId
 from harness.judge.logs import (
     child_signals,
+    cpu_frequency,
     environment_errors,
     error_details,
     kernel_messages,
@@ -19,6 +20,7 @@ from harness.judge.logs import (
     program_lines,
     rank_errors,
     stacks,
+    survived_errors,
     torchrun_report,
     unresolved_hosts,
 )
@@ -123,12 +125,6 @@ _WITH_FRAME: tuple[CauseId, ...] = ("variables.missing", "variables.node_rank")
 """Causes for which the stack frame above the error decides whether the pattern applies."""
 _RAISED_FROM = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
 """Pattern for an error that only repeats the error from which it was raised."""
-_NO_CPU_FREQUENCY = re.compile(
-    r"^(\[rank\d+\]: ?)?ValueError: min\(\) (iterable argument is empty|arg is an empty sequence)"
-)
-_READS_CPU_FREQUENCY = re.compile(r'File ".*[/\\]pluto[/\\]sys\.py", line \d+, in get_info')
-"""Pattern for a stack frame in the Pluto client's function that computes the minimum of all CPU frequencies.
-The function fails if the system reports no frequency."""
 _MAX_OF_A_LIST = 1 << 16
 """In messages that list the ranks of a job, the maximum number of characters that are read at the beginning
 and at the end of a line."""
@@ -136,8 +132,6 @@ RECENT_LINES = 200
 """Number of lines at the end of a log that are searched for a cause, not counting C++ stacks. Errors in
 earlier lines did not end the program."""
 _CPP_FRAME = re.compile(r"^(\[rank\d+\]: ?)?frame #\d")
-_FRAME_LINES = 8
-"""Maximum number of lines between a stack's innermost "File …" line and the error below it."""
 _RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")
 """Pattern for a log line in which the Pluto client reports a retried request (pluto/iface.py)."""
 _REPORT = re.compile(
@@ -283,9 +277,14 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
     gpu = None if ranks == 1 else -1 if rank is None else rank % ranks
     last, last_number = error_details.complete(lines, error, _ends_an_error, gpu)
     lines = _without_agents_errors(lines, last, last_number)
-    cause, clue, clue_number = _cause(lines, last, last_number)
-    peer_absent = origin is None and any(lost_peers.ABSENT.search(text) for _, text in lines[-80:])
-    of_a_peer = origin is None and any(is_of_a_peer(text) for _, text in lines[-80:])
+    has_own_end = (is_error(last) or (exit_code or 0) > 1) and not is_of_a_peer(last)
+    begin = survived_errors.end(lines, last_number, is_ordinary, is_of_a_peer)
+    is_of_one = ranks == 1 or (origin is not None and origin.rank is not None)
+    begin = begin if has_own_end and is_of_one else 0
+    cause, clue, clue_number = _cause(lines, last, last_number, begin)
+    recent = [text for number, text in lines[-80:] if number >= begin]
+    peer_absent = origin is None and any(lost_peers.ABSENT.search(text) for text in recent)
+    of_a_peer = origin is None and any(map(is_of_a_peer, recent))
     return Clues(
         log=log,
         cause=cause,
@@ -305,10 +304,11 @@ def read(tail: Lines, log: str = "", ranks: int = 1) -> Clues:
     )
 
 
-def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, str, int]:
+def _cause(lines: Lines, last: str, last_number: int, begin: int) -> tuple[CauseId | None, str, int]:
     """Return (cause, line, line number) for the cause that a line of the log suggests, or (None, "", 0).
 
-    `last` is the rank's last error, which begins on line `last_number`, with its details.
+    `last` is the rank's last error, which begins on line `last_number`, with its details. The rank survived
+    the errors of the network before line `begin`.
     """
     another_error = False
     candidates = [entry for entry in lines if not _CPP_FRAME.match(entry[1])]
@@ -318,12 +318,17 @@ def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, s
         is_error = _ERROR.match(text) is not None
         detailed = last if number == last_number else text
         cause = next((cause for cause, pattern in _CLUES if re.search(pattern, detailed)), None)
-        if cause is None and _NO_CPU_FREQUENCY.match(text) and _of_the_client(lines, number):
+        if cause is None and cpu_frequency.is_unknown(lines, number, text):
             cause = "rank.no_cpu_frequency"
         if cause in _WITH_FRAME and not environment_errors.applies(lines, number, text):
             cause = None
         # An error did not end the program if another error or more output followed it.
         if cause in AT_ANY_TIME and (another_error or not (is_error or number == last_number)):
+            cause = None
+        if cause and number < begin and cause.startswith(survived_errors.CAUSES):
+            cause = None
+        # Without such a variable, a rank has no peers. If it lost one, it had handled the error.
+        if cause == "variables.missing" and number != last_number:
             cause = None
         if cause:
             unresolved = (
@@ -343,15 +348,16 @@ def _cause(lines: Lines, last: str, last_number: int) -> tuple[CauseId | None, s
 def _without_agents_errors(lines: Lines, last: str, last_number: int) -> Lines:
     """Return the lines without those that torchrun logged after its report about the rank's own error.
 
-    `last` is the rank's last error, on line `last_number`. After its rank has failed, torchrun can lose the
-    rendezvous, because it waits for the other nodes, or because rank 0's torchrun has ended.
+    `last` is the rank's last error or last line, on line `last_number`. After its rank has failed, torchrun
+    can lose the rendezvous, because it waits for the other nodes, or because rank 0's torchrun has ended.
+    Without an error, only an exit code that Python does not use for exceptions is the rank's own.
     """
-    if not is_error(last) or is_of_a_peer(last):
+    if is_of_a_peer(last):
         return lines
-    positions = (
-        at for at, (number, text) in enumerate(lines) if number > last_number and _FAILED.search(text)
-    )
-    return lines[: next(positions, len(lines))]
+    for at, (number, text) in enumerate(lines):
+        if number > last_number and (failed := _FAILED.search(text)):
+            return lines[:at] if is_error(last) or int(failed[1]) > 1 else lines
+    return lines
 
 
 def of_last_attempt(tail: Lines) -> Lines:
@@ -412,6 +418,11 @@ def _ends_an_error(text: str) -> bool:
     return any(pattern.search(text) for pattern in (NOISE, _REPORT, _WARNING, _ERROR))
 
 
+def is_ordinary(text: str) -> bool:
+    """Return whether a line is output of the program itself that is not part of an error."""
+    return not (_ends_an_error(text) or _CODE_OF_A_STACK.match(text) or rank_errors.is_logged(text))
+
+
 def _rank_of(text: str) -> int | None:
     label = rank_errors.OF_A_RANK.match(text)
     return int(label[1]) if label else None
@@ -433,13 +444,6 @@ def is_error(text: str) -> bool:
 def is_report(text: str) -> bool:
     """Return whether a line is part of a launcher's report about the processes that it started."""
     return _REPORT.search(text) is not None or _OF_A_LAUNCHER.search(text) is not None
-
-
-def _of_the_client(lines: Lines, error: int) -> bool:
-    """Return whether the Pluto client raised an error when it read the CPU frequency."""
-    stack_lines = [text for number, text in lines if error - _FRAME_LINES <= number < error]
-    files = [text for text in stack_lines if _FILE_OF_A_STACK.match(text)]
-    return bool(files) and _READS_CPU_FREQUENCY.search(files[-1]) is not None
 
 
 def _ends_with(lines: Lines) -> bool:

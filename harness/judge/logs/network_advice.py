@@ -4,7 +4,7 @@ from __future__ import annotations
 
 ADVICE = (
     (
-        r"environment variable \w+ expected, but not set|KeyError: '(LOCAL_)?(RANK|WORLD_SIZE)'",
+        r"environment variable \w+ (is )?expected, but not set",
         "start the script with torchrun, which sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and "
         "MASTER_PORT for each process, or set them in the pod template",
     ),
@@ -13,12 +13,13 @@ ADVICE = (
         "pass HOST:PORT as --rdzv_endpoint, and check in every pod that the variables in it are set",
     ),
     (
-        r"name: EACCES|errno: 13 ",
+        r"failed to (listen|bind) .*(name: EACCES|errno: 13 )",
         "without the capability NET_BIND_SERVICE, a process cannot listen on ports below 1024: set "
         "MASTER_PORT to a higher one",
     ),
     (
-        r"Cannot assign requested address",
+        # Connecting to another address fails for other reasons, for example if no port is left.
+        r"^(?!.*(connecting to|connect to|new connection|connect\(\))).*Cannot assign requested address",
         "the program uses an address that this pod does not have: check the variables and arguments that "
         "must name the pod's own address, such as VLLM_HOST_IP, and use rank 0's address only to connect to "
         "it",

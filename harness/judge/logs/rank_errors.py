@@ -71,7 +71,7 @@ def first(
         if chain.error is not None and _LOGGED.match(own):
             continue
         chain.lines.append(own)
-        chain.raised_from = own.startswith(_RAISED_FROM) or (chain.raised_from and not own.strip())
+        chain.raised_from = is_chained(own) or (chain.raised_from and not own.strip())
         if is_error(own):
             chain.error, chain.continued = (number, text), False
         elif chain.error is not None and not is_noise(own):
@@ -87,6 +87,16 @@ def first(
         others.pop("", None)
     errors = [*_own_errors(labelled, is_of_a_peer), *_own_errors(others, is_of_a_peer)]
     return min(errors, key=lambda error: error.number, default=None)
+
+
+def is_logged(text: str) -> bool:
+    """Return whether a C++ or torchrun logger wrote a line."""
+    return _LOGGED.match(OF_A_RANK.sub("", text)) is not None
+
+
+def is_chained(text: str) -> bool:
+    """Return whether a line states that the next exception was raised from the previous one."""
+    return OF_A_RANK.sub("", text).startswith(_RAISED_FROM)
 
 
 def _own_errors(

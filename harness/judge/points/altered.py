@@ -13,10 +13,11 @@ import sys
 import unicodedata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.ground_truth import TruthRow
+from harness.evidence.schema.tracker import Point
 from harness.judge.case import names
 from harness.judge.finding import counted
 from harness.judge.points import altered_steps
@@ -69,6 +70,22 @@ def values(wrong: Iterable[Wrong]) -> list[str]:
     if not conversions or not all(conversions):
         return []
     return [f"in {counted(count, 'point')}, {text}" for text, count in Counter(conversions).items()]
+
+
+def arrived_as_logged(bundle: Bundle, runs: Collection[int], wrong: Iterable[Wrong]) -> bool:
+    """Return whether these runs also received one of the values as logged, before another value replaced it.
+
+    Another process then wrote the other value, even if it looks like a conversion of the logged one.
+    """
+    logged = {(one.metric, one.step): one.logged for one in wrong}
+    for _, part in bundle.point_parts():
+        source = part if isinstance(part, Point) else part[0]
+        if source.run_id not in runs:
+            continue
+        rows = [(part.metric, part.step, part.value, 0)] if isinstance(part, Point) else list(part[1].rows())
+        if any((m, s) in logged and same(logged[m, s], value) for m, s, value, _ in rows):
+            return True
+    return False
 
 
 def _decimals(wrong: list[Wrong]) -> int:

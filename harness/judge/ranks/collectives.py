@@ -22,6 +22,7 @@ from harness.judge.logs import error_patterns as log_clues
 from harness.judge.logs import (
     lost_peers,
     ranks_outside_collectives,
+    survived_errors,
 )
 from harness.judge.pod_end import SAME_MOMENT, End, explained
 from harness.judge.rank_words import RankWords
@@ -311,8 +312,11 @@ def _different(case: Case, cause: End, logs: Mapping[int, list[tuple[str, str]]]
     The `End` has no ranks, because the error does not show which of the two ranks called something different.
     """
     for index, lines in logs.items():
-        for text, ref in lines:
-            if match := lost_peers.DIFFERENT.search(text):
+        for at, (text, ref) in enumerate(lines):
+            below = (line for line, _ in lines[at + 1 :])
+            if (match := lost_peers.DIFFERENT.search(text)) and not survived_errors.was_survived(
+                below, log_clues.is_ordinary, log_clues.is_error, log_clues.is_report
+            ):
                 what = "a collective operation with different sizes, or different operations"
                 what = "new_group for different ranks" if match["group"] else what
                 explanation = f"the ranks called {what}: {match[0]} in the log of {case.place(index)}"

@@ -392,3 +392,18 @@ def test_steps_without_matching_values_are_only_lost(
     assert (verdict.cause, verdict.ranks) == (LOST, [1])
     assert "The run counts" not in verdict.explanation
     assert "same order" not in verdict.explanation
+
+
+@pytest.mark.parametrize("change", [lambda value: round(value, 4), lambda value: float(f"{value:.5g}")])
+def test_rounded_copy_of_point_is_another_writers(judged, change: Callable[[float], float]) -> None:
+    """Contract: a value that the run also received as logged was not converted on its way."""
+    rows = [row("a", 1, 14.846837043762207), row("a", 2, 0.3333333)]
+    job = bundles.healthy()
+    job.retell(1, rows)
+    others = [one for one in job.points if one.sender != "node1"]
+    copies = [point(job, 1, one, value=change(one.value), time_ms=one.time_ms + 5) for one in rows]
+    job.points = [*others, *as_logged(job, rows), *copies]
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == (WRONG, [1])
+    assert "rounded" not in verdict.explanation, verdict.explanation
+    assert "who else writes" in verdict.next[-1]
