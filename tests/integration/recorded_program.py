@@ -15,7 +15,7 @@ Points = dict[tuple[str, int], str]
 
 @dataclass
 class Ran:
-    """A program that ended: its output, the container's log, and what the recorder told."""
+    """A program that has ended, with its output, the container's log and the recorder's lines."""
 
     code: int
     output: str

@@ -106,7 +106,7 @@ def test_exit_code_0_of_rank_in_deleted_pod(
 
 
 def test_a_pod_of_an_ended_rank_may_be_deleted(api: BundleApi, attached: Attach) -> None:
-    """Contract: if a pod is deleted after its rank has ended, nobody is accused."""
+    """Contract: a pod that is deleted after its rank has ended does not make the rank the cause."""
     job = jobs.job("train", 2, jobs.condition("Complete"), succeeded=2)
     serve(api, job, jobs.pod(0), jobs.pod(1, 0, when=60, metadata=LEAVING))
     verdict = attached().verdict

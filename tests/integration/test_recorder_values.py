@@ -85,7 +85,7 @@ def test_every_value_is_accounted_for_whatever_its_type(ran: Run, kept: Callable
 def test_step_of_another_type_is_recorded_with_its_number(
     ran: Run, kept: Callable[..., Points], step: str, expected: str
 ) -> None:
-    """The client queues NumPy's steps as bytes, which it cannot send. The record says so, and has its end."""
+    """The client queues NumPy's steps as bytes, which it cannot send. The record is still complete."""
     done = ran(f"""
         import numpy, pluto
         run = pluto.init(name="node0")

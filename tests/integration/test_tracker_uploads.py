@@ -133,7 +133,7 @@ def test_an_upload_url_expires(
 def test_simultaneous_uploads_of_one_file_store_one(
     server: Server, client: httpx.Client, bare: httpx.Client, run_id: int
 ) -> None:
-    """Contract: the second upload is told to retry, and its retry gets the response for a used URL."""
+    """Contract: the second upload is asked to retry. The retry gets the response for a used URL."""
     upload = announced(client, run_id, 4)
     with begun(upload, 4) as there:
         until(lambda: list(server.db.with_name("tracker.db.files").glob(".*")))

@@ -213,7 +213,7 @@ class Attached:
             self._renew_in_time()
 
     def _read_stamps(self) -> dict[str, Stamp | str] | None:
-        """Return the stamps of the folder's files, or None if the folder cannot be sent as it is.
+        """Return the sizes and times of the folder's files, or None if the folder cannot be sent now.
 
         Once code was sent, an error in the folder does not end the command, because the user is editing the
         folder: an ignore file may have an incomplete rule, or a link may lead out of the folder for a moment.

@@ -208,7 +208,7 @@ def _init_unended(case: Case, ends: dict[int, End], others: list[Other]) -> Find
 
 
 def _failed_by_itself(end: End) -> bool:
-    """Return whether a rank failed with an error of its own, not because it waited for other ranks."""
+    """Return whether a rank raised an error that is not about waiting for other ranks."""
     own = end.state == "failed" and end.cause == "rank.crashed" and not end.follows
     return own and "Error" in end.log_quote and not _OF_A_WAITING_RANK.search(end.log_quote)
 

@@ -1,4 +1,4 @@
-"""Match the errors of ranks that lost a peer, waited for it in vain, or received unexpected data from it."""
+"""Match the errors of ranks that lost a peer, timed out waiting for one, or received unexpected data."""
 
 from __future__ import annotations
 
@@ -33,16 +33,20 @@ ADVERTISED = (
 )
 """Pattern for messages of gloo (tcp/pair.cc, tcp/device.cc) and NCCL (socket.cc) about an address that other
 hosts cannot reach."""
-OF_A_PEER = re.compile(
-    r"Connection (closed|reset) by (remote )?peer|RendezvousC(onnection|losed)Error|SignalException"
-    r"|Broken pipe|remote process exit|Received 15 death signal|Socket closed"
-    # Messages from NCCL and from TCPStore, whose server runs in rank 0.
-    r"|[Ff]ailed to recv, got 0 bytes|Connection was likely closed|NCCL communicator was aborted"
-    r"|Socket recv failed while polling"
-    r"|ray\.exceptions\.(ActorDied|ActorUnavailable|RayActor|NodeDied|WorkerCrashed)Error"
-    rf"|{network_cards.ERRORS}"
-    rf"|{NCCL_CONNECT}Connection refused|{_OTHER_NETWORK}|{_BROKEN}"
+LOST = re.compile(
+    r"Connection (closed|reset) by (remote )?peer|RendezvousC(onnection|losed)Error|Broken pipe"
+    r"|remote process exit|Socket closed"
+    rf"|[Ff]ailed to recv, got 0 bytes|{network_cards.ERRORS}|{NCCL_CONNECT}Connection refused"
+    rf"|{_OTHER_NETWORK}|{_BROKEN}"
 )
+"""Pattern for the errors of a rank whose connection to a peer broke."""
+OF_A_PEER = re.compile(
+    rf"{LOST.pattern}|SignalException|Received 15 death signal"
+    # Messages from NCCL and from TCPStore, whose server runs in rank 0.
+    r"|Connection was likely closed|NCCL communicator was aborted|Socket recv failed while polling"
+    r"|ray\.exceptions\.(ActorDied|ActorUnavailable|RayActor|NodeDied|WorkerCrashed)Error"
+)
+"""Pattern for the errors of a rank that lost a peer, or that was stopped because another rank had failed."""
 ABSENT = re.compile(
     r"Timed out waiting \d+ms for (recv|send) operation|wait timeout after \d+ms, keys:"
     r"|Watchdog caught collective operation timeout"
@@ -58,13 +62,6 @@ ABSENT = re.compile(
     r"|Waiting for local rank \d+, bailing out"
     r"|Timed out receiving the shared seed|reached monitoredBarrier, but received errors"
 )
-LOST = re.compile(
-    r"Connection (closed|reset) by (remote )?peer|RendezvousC(onnection|losed)Error|Broken pipe"
-    r"|remote process exit|Socket closed"
-    rf"|[Ff]ailed to recv, got 0 bytes|{network_cards.ERRORS}|{NCCL_CONNECT}Connection refused"
-    rf"|{_OTHER_NETWORK}|{_BROKEN}"
-)
-"""Pattern for the errors of a rank whose connection to a peer broke."""
 DIFFERENT = re.compile(
     # NCCL: transport/net_socket.cc, bootstrap.cc, transport/net_ib.cc and, up to version 2.4, init.cc
     r"(?P<nccl>[Mm]essage truncated : receiv(?:ed|ing) \d+ bytes instead of \d+"

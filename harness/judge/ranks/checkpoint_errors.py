@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from harness.core.causes import CauseId
 from harness.judge.case import Case, names
 from harness.judge.logs import error_patterns as log_clues
 from harness.judge.logs import known_errors
-from harness.judge.pod_end import End
+from harness.judge.pod_end import End, explained
 
 TAIL_LINES = 5000
 """Number of lines at the end of a log that are searched for the exception, which contains a stack for each
@@ -72,17 +72,8 @@ def diagnose(case: Case, cause: End, ends: Collection[End]) -> End | None:
     clue = log_clues.read([(1, error)]).cause
     id_: CauseId = "rank.crashed" if clue is None or clue not in log_clues.AT_ANY_TIME else clue
     refs = tuple(each.ref for end, each in same if set(own.failed).intersection(end.ranks))[:1] or (own.ref,)
-    return replace(
-        cause,
-        cause=id_,
-        ranks=ranks,
-        text=text,
-        log_quote="",
-        evidence=(*refs, *cause.evidence[:1]),
-        follows=False,
-        peer_absent=False,
-        advice=known_errors.advice(error),
-    )
+    refs = (*refs, *cause.evidence[:1])
+    return explained(cause, id_, ranks, text, refs, known_errors.advice(error))
 
 
 def _is_quoted(end: End, errors: Sequence[str]) -> bool:

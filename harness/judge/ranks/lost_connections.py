@@ -1,4 +1,4 @@
-"""Explain failures in which every pod lost a peer, waited in vain for one or could not connect to one."""
+"""Explain failures in which every pod lost a peer, timed out waiting for one or could not connect to one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"\d+")
 def without_peers(
     case: Case, cause: End, ends: Collection[End], logs: Mapping[int, list[tuple[str, str]]]
 ) -> End | None:
-    """Return the `End` if all pods lost a peer or waited in vain for one, or None.
+    """Return the `End` if all pods lost a peer or timed out waiting for one, or None.
 
     `logs` contains the lines of each pod's last attempt with their references. The `End` has no ranks,
     because the logs do not show which rank failed first.

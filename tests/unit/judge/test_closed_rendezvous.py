@@ -50,7 +50,7 @@ def test_error_of_rank_explains_later_one_of_torchrun(judged, after: list[str], 
 
 @pytest.mark.parametrize("has_met", [False, True])
 def test_own_exit_code_without_error_explains_closed_rendezvous(judged, has_met: bool) -> None:
-    """Contract: a script can exit with a code of its own, and print no exception."""
+    """Contract: a script that exits with its own code, without an exception, is the cause."""
     verdict = judged(ended(of(0, PEER), ["too inaccurate", REPORT[0].format(code=3), *CLOSED], has_met))
     assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
     assert "too inaccurate" in verdict.explanation
